@@ -51,7 +51,7 @@ fn reports_a_remedy_per_obstacle_and_what_is_in_use() {
 #[test]
 fn settings_that_cannot_work_are_failures() {
     for (variable, value, name) in [
-        ("FARCALL_GROUP", "no such group", "who may connect"),
+        ("FARCALL_GROUP", "no such group", "admitted users"),
         ("FARCALL_SOCKET_DIR", "/no/such/folder", "rendezvous"),
     ] {
         let (output, report) = report(&[(variable, value)]);

@@ -95,7 +95,7 @@ fn is_apart(test: &str) -> bool {
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--net", "sh", "-c", &script])
         .arg(std::env::current_exe().unwrap())
-        .envs([(APART, "1"), ("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", FAULTS)])
+        .envs([(APART, "1"), ("FARCALL_TRANSPORT", "roce"), ("FARCALL_WIRE_FAULTS", FAULTS)])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

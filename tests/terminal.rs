@@ -129,12 +129,12 @@ fn measurements_end_by_ctrl_c_at_any_moment() {
     let profile = std::env::temp_dir().join(format!("farcall-interrupts-{}.json", std::process::id()));
     interrupt_each(
         &[
-            &["rpc", "bench"],
+            &["bench", "rpc"],
             &["tune", "--out", profile.to_str().unwrap()],
-            &["stream", "bench"],
-            &["remio", "bench"],
-            &["grpc", "bench"],
-            &["perf", "all"],
+            &["bench", "stream"],
+            &["bench", "remio"],
+            &["bench", "grpc"],
+            &["bench", "verbs", "all"],
             &["advise"],
             &["conform"],
             &["doctor"],
@@ -147,7 +147,7 @@ fn measurements_end_by_ctrl_c_at_any_moment() {
 /// Its loading phases take long in a build without optimization.
 #[test]
 fn the_main_benchmark_ends_by_ctrl_c_at_any_moment() {
-    interrupt_each(&[&["kv", "bench", "--records", "1000"]], 2);
+    interrupt_each(&[&["bench", "kv", "--records", "1000"]], 2);
 }
 
 /// Columns are left out, and named, until a table fits.

@@ -37,7 +37,7 @@ pub mod tune {
 }
 
 /// Wait strategy of a thread, for [`ServerBuilder::waiting`] and [`ClientOptions::wait_by`].
-pub use farcall_link::Waiting;
+pub use farcall_link::WaitStrategy;
 
 /// Configuration of batches, for [`ClientOptions::batch`].
 pub use farcall_link::{BatchConfig, BatchSizing};

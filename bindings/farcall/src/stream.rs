@@ -19,4 +19,4 @@ pub use farcall_stream::{AsyncStream, AsyncStreamListener};
 pub use farcall_link::Nic;
 
 /// Wait strategy of a call, for [`StreamOptions::waiting`].
-pub use farcall_link::Waiting;
+pub use farcall_link::WaitStrategy;

@@ -13,7 +13,7 @@ use crate::attributes::Limits;
 use crate::device::{DeviceObject, copy_text};
 use crate::errno;
 use crate::registry::Registry;
-use crate::symbols::{export, not_offered};
+use crate::symbols::{export, unsupported};
 use crate::{channel, cq, cq_ex, qp, qp_ex, srq, traced};
 use farcall_layout::{
     ABSENT, Context, ContextOps, Device, DeviceAttr, DeviceAttrEx, EXTENDED, GidEntry, PortAttr, Values,
@@ -278,13 +278,13 @@ export! {
             // SAFETY: contract of `ibv_query_gid` (man page): `context` is open.
             let found = unsafe { object(context) }.provider.query_gid(port_num, index as u32);
             // SAFETY: contract of `ibv_query_gid` (man page): `gid` is valid.
-            errno::answer(found.map(|found| unsafe { gid.write(found.0) }).map_err(|error| errno::number(&error)))
+            errno::to_return_value(found.map(|found| unsafe { gid.write(found.0) }).map_err(|error| errno::number(&error)))
         }
 
         /// `man ibv_query_pkey`: the only table entry is the default partition.
         fn ibv_query_pkey(_context: *mut Context, port_num: u8, index: c_int, pkey_be: *mut u16) -> c_int {
             if port_num != 1 || index != 0 {
-                return errno::answer(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, index {index}"))));
+                return errno::to_return_value(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, index {index}"))));
             }
             // SAFETY: contract of `ibv_query_pkey` (man page): `pkey_be` is valid.
             unsafe { *pkey_be = 0xffff };
@@ -296,7 +296,7 @@ export! {
         fn ibv_get_pkey_index(_context: *mut Context, port_num: u8, pkey_be: u16) -> c_int {
             match (port_num, pkey_be) {
                 (1, 0xffff) => 0,
-                _ => errno::answer(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, key {pkey_be:#x}")))),
+                _ => errno::to_return_value(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, key {pkey_be:#x}")))),
             }
         }
     }
@@ -352,7 +352,7 @@ export! {
 }
 
 // There are no kernel objects to import.
-not_offered! {
+unsupported! {
     "IBVERBS_1.10" {
         Null: ibv_import_device ibv_import_pd ibv_import_mr;
         Nothing: ibv_unimport_pd ibv_unimport_mr;

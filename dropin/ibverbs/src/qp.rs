@@ -44,7 +44,7 @@ pub unsafe fn object<'a>(qp: *mut Qp) -> &'a QpObject {
 const INLINE_BYTES_MAX: u32 = 4096;
 
 /// Parameters of a queue pair of `ibv_create_qp` or `ibv_create_qp_ex`.
-struct Wanted<'a> {
+struct QpCreateParams<'a> {
     pd: *mut Pd,
     init: &'a QpInitAttr,
     is_extended: bool,
@@ -69,7 +69,7 @@ fn transport(qp_type: u32) -> Result<QpType, c_int> {
 /// The pointers must be valid objects of the program.
 pub unsafe fn create(pd: *mut Pd, init: &mut QpInitAttr, is_extended: bool) -> *mut Qp {
     // SAFETY: contract of this function, which is that of `make`.
-    match unsafe { make(&Wanted { pd, init, is_extended }) } {
+    match unsafe { make(&QpCreateParams { pd, init, is_extended }) } {
         Ok(made) => {
             // SAFETY: `made` was just created.
             init.cap = unsafe { (*made).cap };
@@ -81,7 +81,7 @@ pub unsafe fn create(pd: *mut Pd, init: &mut QpInitAttr, is_extended: bool) -> *
 
 /// # Safety
 /// The same as for [`create`].
-unsafe fn make(wanted: &Wanted<'_>) -> Result<*mut QpObject, c_int> {
+unsafe fn make(wanted: &QpCreateParams<'_>) -> Result<*mut QpObject, c_int> {
     if wanted.pd.is_null() || wanted.init.send_cq.is_null() || wanted.init.recv_cq.is_null() {
         return Err(errno::refused(
             libc::EINVAL,
@@ -133,7 +133,7 @@ unsafe fn make(wanted: &Wanted<'_>) -> Result<*mut QpObject, c_int> {
     Ok(wrap(wanted, provider))
 }
 
-fn wrap(wanted: &Wanted<'_>, provider: Box<dyn RawQp>) -> *mut QpObject {
+fn wrap(wanted: &QpCreateParams<'_>, provider: Box<dyn RawQp>) -> *mut QpObject {
     let qp_num = provider.qp_num();
     // SAFETY: the caller, `make`, has checked that the domain is live.
     let context = unsafe { (*wanted.pd).context };
@@ -303,7 +303,7 @@ unsafe fn post_translated(
 ///
 /// # Safety
 /// `qp` must be a live queue pair of this library.
-unsafe fn show_state(qp: *mut Qp, state: u32) {
+unsafe fn publish_state(qp: *mut Qp, state: u32) {
     // SAFETY: contract of this function: `qp` is live. The field is aligned, and this library writes it only here,
     // atomically.
     unsafe { AtomicU32::from_ptr(ptr::addr_of_mut!((*qp).state)) }.store(state, Ordering::Relaxed);
@@ -411,7 +411,7 @@ export! {
             }
             attributes::remember(&mut of.attr.lock().unwrap_or_else(PoisonError::into_inner), wanted, attr_mask);
             // SAFETY: the queue pair is live (checked above).
-            unsafe { show_state(qp, posting.provider.state() as u32) };
+            unsafe { publish_state(qp, posting.provider.state() as u32) };
             0
         }
 
@@ -440,7 +440,7 @@ export! {
             unsafe {
                 attr.write(known);
                 init.write(made_with);
-                show_state(qp, state);
+                publish_state(qp, state);
             }
             0
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use farcall_link::Nic;
 use farcall_stats::Block;
 use farcall_verbs::{
-    CompChannel, CqInitAttr, Endpoint, Error, Nanos, Next, Notify, RawCq, Result, WaitSet, Wc,
+    CompChannel, CqInitAttr, Endpoint, Error, Nanos, Notify, Progress, RawCq, Result, WaitSet, Wc,
 };
 
 use crate::request::Entry;
@@ -191,7 +191,7 @@ impl<H: Handler> Poller<H> {
 impl<H: Handler> Drop for Poller<H> {
     fn drop(&mut self) {
         self.sessions.iter().for_each(|session| session.fail("its poller was dropped"));
-        while self.progress(Nanos(0)) == Next::Again {}
+        while self.progress(Nanos(0)) == Progress::Again {}
     }
 }
 
@@ -202,7 +202,7 @@ fn find_qp(pairs: &[(u32, usize, usize)], qp_num: u32) -> Option<(usize, usize)>
 }
 
 impl<H: Handler> Endpoint for Poller<H> {
-    fn progress(&mut self, _now: Nanos) -> Next {
+    fn progress(&mut self, _now: Nanos) -> Progress {
         self.counters.polls.increment();
         let polled = lock(&self.cq).poll(&mut self.wcs);
         let count = match polled {
@@ -211,17 +211,17 @@ impl<H: Handler> Endpoint for Poller<H> {
                 if !std::mem::replace(&mut self.is_broken, true) {
                     self.sessions.iter().for_each(|session| session.fail(&error.to_string()));
                 }
-                return Next::IDLE;
+                return Progress::IDLE;
             }
         };
         if count == 0 {
             self.counters.empty_polls.increment();
             self.remove_ended_sessions();
-            return Next::IDLE;
+            return Progress::IDLE;
         }
         self.counters.completions.add(count as u64);
         self.handle_completions(count);
-        Next::Again
+        Progress::Again
     }
 
     fn arm(&mut self) -> Result<()> {

@@ -4,8 +4,8 @@ use std::array::from_fn;
 use std::sync::Arc;
 
 use farcall_link::{
-    Completed, Connection, Operation, Piece, PostRefused, Region, RegionId, Remote, RemoteRegion, SGES_MAX,
-    TOGETHER_MAX, WorkRequest, send_tag,
+    Completed, Connection, LocalSlice, Operation, PostRefused, Region, RegionId, Remote, RemoteRegion,
+    SGES_MAX, TOGETHER_MAX, WorkRequest, send_tag,
 };
 use farcall_verbs::{Wc, WcStatus};
 
@@ -87,7 +87,8 @@ impl<C> SessionQp<C> {
     /// Posts all work requests of the batch with one doorbell.
     fn post_chain(&mut self, batch: &Batch<C>, grants: &Grants) -> Result<(), PostRefused> {
         let work = &batch.doorbell.work;
-        let mut pieces = [[Piece { region: self.pool, offset: 0, len_bytes: 0 }; SGES_MAX]; TOGETHER_MAX];
+        let mut pieces =
+            [[LocalSlice { region: self.pool, offset: 0, len_bytes: 0 }; SGES_MAX]; TOGETHER_MAX];
         let mut counts = [0; TOGETHER_MAX];
         for (at, work) in work.iter().enumerate() {
             counts[at] = self.local_slices(work, &batch.entries[work.members.clone()], &mut pieces[at]);
@@ -120,14 +121,14 @@ impl<C> SessionQp<C> {
 
     /// Writes the local memory of a work request to `pieces`, in the order of its requests, and returns the number of
     /// scatter/gather elements.
-    fn local_slices(&self, work: &Work, entries: &[Entry<C>], pieces: &mut [Piece; SGES_MAX]) -> usize {
+    fn local_slices(&self, work: &Work, entries: &[Entry<C>], pieces: &mut [LocalSlice; SGES_MAX]) -> usize {
         let (mut count, mut in_pool, mut offset) = (0, false, work.pool_slice.offset);
         for entry in entries {
             let len_bytes = entry.len_bytes;
             let piece = match &entry.local {
-                Local::Pool(_) | Local::Shared(_) => Piece { region: self.pool, offset, len_bytes },
+                Local::Pool(_) | Local::Shared(_) => LocalSlice { region: self.pool, offset, len_bytes },
                 Local::Slice(slice) => {
-                    Piece { region: slice.memory.0.ids[self.index], offset: slice.offset, len_bytes }
+                    LocalSlice { region: slice.memory.0.ids[self.index], offset: slice.offset, len_bytes }
                 }
                 // Such a request is alone in its batch, and `ring` passes its region itself.
                 Local::ToRegister(_) | Local::Registered(_) => continue,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use farcall_io::*;
 use farcall_link::{Entropy, Nic, Region};
-use farcall_sim::{Config as WorldConfig, Faults, Host, TaskId, Waiting, World};
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_sim::{Config as WorldConfig, Faults, Host, TaskId, WaitStrategy, World};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 use support::*;
 
 const REQUESTS: usize = 300;
@@ -31,7 +31,7 @@ impl Client {
 }
 
 impl Endpoint for Client {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let next = self.poller.progress(now);
         for completion in self.completions.take() {
             self.failed += usize::from(self.load.check(completion).is_err());
@@ -47,7 +47,7 @@ impl Endpoint for Client {
             self.taken += usize::from(self.session.submit(self.load.request()).is_ok());
             submitted = true;
         }
-        if submitted || next == Next::Again { Next::Again } else { Next::IDLE }
+        if submitted || next == Progress::Again { Progress::Again } else { Progress::IDLE }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -92,21 +92,22 @@ fn run(seed: u64) -> Run {
     session.connect(&target.infos(), &[target.grant()]).unwrap();
     let load = Load::new(seed, &own, &session, 0, SPAN);
     let client = Client { poller, session, completions, load, taken: 0, completed: 0, failed: 0 };
-    let waiting = if seed % 5 < 2 { Waiting::Event } else { Waiting::Poll };
+    let waiting = if seed % 5 < 2 { WaitStrategy::Event } else { WaitStrategy::Poll };
     let task = world.spawn(&host, waiting, client);
     Run { world, task, target: Some(target), memory, peer }
 }
 
 impl Run {
     fn client(&self) -> &Client {
-        self.world.look(self.task).unwrap()
+        self.world.inspect(self.task).unwrap()
     }
 
     /// Runs the world until `is_done` returns true.
     fn until(&mut self, is_done: impl Fn(&Client) -> bool) {
         let task = self.task;
-        let is_reached =
-            self.world.run_while_not(Duration::from_secs(1_000), |world| is_done(world.look(task).unwrap()));
+        let is_reached = self
+            .world
+            .run_while_not(Duration::from_secs(1_000), |world| is_done(world.inspect(task).unwrap()));
         let client = self.client();
         assert!(is_reached, "{} of {} requests are over", client.completed, client.taken);
     }
@@ -153,7 +154,7 @@ fn completes_requests_without_wrong_bytes_when_a_peer_crashes() {
             // The peer loses power, its program exits, or the network path is cut.
             0 => run.world.crash(run.peer.id()),
             1 => run.target = None,
-            _ => run.world.part(farcall_sim::NodeId(0), run.peer.id()),
+            _ => run.world.partition(farcall_sim::NodeId(0), run.peer.id()),
         }
         run.until(Client::is_finished);
         let client = run.client();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use farcall_drive::{Driver, Stop};
 use farcall_io::*;
-use farcall_link::{Nic, RemoteRegion, Waiting};
+use farcall_link::{Nic, RemoteRegion, WaitStrategy};
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Endpoint, MonotonicClock, Nanos};
 use support::*;
@@ -332,9 +332,12 @@ fn ends_sessions_of_one_poller_independently() {
 fn shares_a_session_under_every_wait_strategy() {
     const THREADS: usize = 4;
     const EACH: usize = 400;
-    for waiting in
-        [Waiting::Busy, Waiting::EventBatch, Waiting::NaiveHybrid, Waiting::Adaptive { max_retry: 120 }]
-    {
+    for waiting in [
+        WaitStrategy::Busy,
+        WaitStrategy::EventBatch,
+        WaitStrategy::NaiveHybrid,
+        WaitStrategy::Adaptive { max_retry: 120 },
+    ] {
         println!("{waiting:?}");
         let nic = nic();
         let memory = granted(&nic);

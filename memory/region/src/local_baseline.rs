@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use farcall_drive::{Driver, Stop};
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_memory::PAGE_BYTES;
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, WaitSet};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 
 use crate::paged_memory::{Mapping, PagedMemory};
 use crate::region::POLLS;
@@ -27,7 +27,7 @@ struct Copier {
 }
 
 impl Endpoint for Copier {
-    fn progress(&mut self, _now: Nanos) -> Next {
+    fn progress(&mut self, _now: Nanos) -> Progress {
         let Self { paged, page, .. } = self;
         let read = paged.uffd().faults(|fault| {
             if let Some(at) = paged.page_of(fault) {
@@ -37,11 +37,11 @@ impl Endpoint for Copier {
             }
         });
         match read {
-            Ok(0) => Next::IDLE,
-            Ok(_) => Next::Again,
+            Ok(0) => Progress::IDLE,
+            Ok(_) => Progress::Again,
             Err(_) => {
                 self.is_broken = true;
-                Next::IDLE
+                Progress::IDLE
             }
         }
     }
@@ -65,7 +65,7 @@ impl LocalFaultBaseline {
         let (mapping, stop) = (Arc::clone(paged.region()), Stop::new()?);
         let mut copier = Copier { paged, page: [byte; PAGE_BYTES], is_broken: false };
         let mut driver =
-            Driver::new(MonotonicClock::new(), Waiting::Adaptive { max_retry: POLLS }, stop.clone());
+            Driver::new(MonotonicClock::new(), WaitStrategy::Adaptive { max_retry: POLLS }, stop.clone());
         let run = move || {
             if let Err(error) = driver.run_until(&mut copier, |copier| copier.is_broken) {
                 eprintln!("farcall region: {error}");

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farcall_drive::{Driver, Stop, WakeQueue};
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_memory::{ClientConfig, MemoryEndpoint, OpenError, PAGE_BYTES};
 use farcall_shm::fork::Generation;
 use farcall_verbs::{MonotonicClock, Provider};
@@ -150,7 +150,7 @@ impl RemoteRegion {
         let mapping = Arc::clone(paged.region());
         let mut pager = Pager::new(paged, memory, inbox.clone(), clock, limits);
         let run = move || {
-            let mut driver = Driver::new(clock, Waiting::Adaptive { max_retry: POLLS }, stop);
+            let mut driver = Driver::new(clock, WaitStrategy::Adaptive { max_retry: POLLS }, stop);
             // However the thread ends, dropping the pager makes the region inaccessible.
             if let Err(error) = driver.run_until(&mut pager, |pager| pager.has_ended()) {
                 eprintln!("farcall region: {error}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use farcall_link::SplitMix64;
 use farcall_memory::*;
-use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, Waiting, World};
+use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, WaitStrategy, World};
 use net::{ClientProgram, NodeProgram, nic};
 use support::Load;
 
@@ -72,18 +72,18 @@ impl Run {
             .iter()
             .map(|host| {
                 lives += 1;
-                world.spawn(host, Waiting::Event, NodeProgram::new(host, DONATED, lives))
+                world.spawn(host, WaitStrategy::Event, NodeProgram::new(host, DONATED, lives))
             })
             .collect();
         let ids: Vec<NodeId> = hosts.iter().map(Host::id).collect();
         let engine = Engine::new(&nic(&client_host, seed), config(known, replicas)).unwrap();
         let program = ClientProgram::new(&client_host, engine, &ids, Load::new(seed, PAGES));
-        let client = world.spawn(&client_host, Waiting::Event, program);
+        let client = world.spawn(&client_host, WaitStrategy::Event, program);
         Self { world, hosts, nodes, client, client_host, lives }
     }
 
     fn client(&self) -> &ClientProgram {
-        self.world.look(self.client).unwrap()
+        self.world.inspect(self.client).unwrap()
     }
 
     /// Issues `count` requests and runs the world until they have completed.
@@ -107,8 +107,9 @@ impl Run {
 
     fn until(&mut self, what: &str, is_done: impl Fn(&ClientProgram) -> bool) {
         let client = self.client;
-        let done =
-            self.world.run_while_not(Duration::from_secs(100), |world| is_done(world.look(client).unwrap()));
+        let done = self
+            .world
+            .run_while_not(Duration::from_secs(100), |world| is_done(world.inspect(client).unwrap()));
         let program = self.client();
         assert!(
             done,
@@ -140,12 +141,12 @@ impl Run {
     fn start(&mut self, node: usize) {
         self.lives += 1;
         let program = NodeProgram::new(&self.hosts[node], DONATED, self.lives);
-        self.nodes[node] = self.world.spawn(&self.hosts[node], Waiting::Event, program);
+        self.nodes[node] = self.world.spawn(&self.hosts[node], WaitStrategy::Event, program);
     }
 
     /// Flips a bit of one of the client's pages in the memory of a node.
     fn flip(&mut self, node: usize, rng: &mut SplitMix64) -> bool {
-        let Some(program) = self.world.look::<NodeProgram>(self.nodes[node]) else { return false };
+        let Some(program) = self.world.inspect::<NodeProgram>(self.nodes[node]) else { return false };
         let slabs: Vec<_> = program.node.granted().collect();
         if slabs.is_empty() {
             return false;
@@ -172,7 +173,7 @@ impl Run {
     fn until_nothing_is_granted(&mut self, node: usize) {
         let task = self.nodes[node];
         let done = self.world.run_while_not(Duration::from_secs(100), |world| {
-            let room = world.look::<NodeProgram>(task).unwrap().node.status(world.now()).room;
+            let room = world.inspect::<NodeProgram>(task).unwrap().node.status(world.now()).room;
             room.free == room.slabs
         });
         assert!(done, "a node did not get its memory back");
@@ -220,7 +221,7 @@ fn loses_nothing_with_one_failure_at_a_time() {
                 }
                 1 => {
                     let (peer, own) = (run.hosts[node].id(), run.client_host.id());
-                    run.world.part(peer, own);
+                    run.world.partition(peer, own);
                     run.make(60);
                     run.world.heal();
                 }
@@ -318,7 +319,7 @@ fn reads_no_wrong_byte_under_faults() {
                     run.kill(node);
                     is_dead[node] = true;
                 }
-                2 => run.world.part(run.hosts[node].id(), run.client_host.id()),
+                2 => run.world.partition(run.hosts[node].id(), run.client_host.id()),
                 3 => run.world.heal(),
                 4 => drop(run.flip(node, &mut rng)),
                 _ if !is_dead[node] => run.drain(node, rng.below(2) == 0),

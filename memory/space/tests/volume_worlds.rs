@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use farcall_link::SplitMix64;
 use farcall_memory::*;
-use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, Waiting, World};
+use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, WaitStrategy, World};
 use net::{ClientProgram, NodeProgram, nic};
 use support::Load;
 
@@ -120,7 +120,7 @@ impl Run {
         self.incarnations += 1;
         let config = if self.witness == Some(node) { DONATED.witness() } else { DONATED };
         let program = NodeProgram::new(&self.hosts[node], config, self.incarnations);
-        self.nodes[node] = Some(self.world.spawn(&self.hosts[node], Waiting::Event, program));
+        self.nodes[node] = Some(self.world.spawn(&self.hosts[node], WaitStrategy::Event, program));
     }
 
     fn exit(&mut self, node: usize) {
@@ -183,7 +183,7 @@ impl Run {
         }
         let ids: Vec<NodeId> = self.hosts.iter().map(Host::id).collect();
         let program = ClientProgram::new(&self.client_host, engine, &ids, load);
-        self.client = Some(self.world.spawn(&self.client_host, Waiting::Event, program));
+        self.client = Some(self.world.spawn(&self.client_host, WaitStrategy::Event, program));
         Ok(())
     }
 
@@ -200,7 +200,7 @@ impl Run {
     fn until(&mut self, what: &str, is_done: impl Fn(&ClientProgram) -> bool) {
         let task = self.client.unwrap();
         let done = self.world.run_while_not(LOST_AFTER, |world| {
-            let client = world.look::<ClientProgram>(task).unwrap();
+            let client = world.inspect::<ClientProgram>(task).unwrap();
             assert_eq!(client.load.failed, [], "requests failed");
             is_done(client)
         });
@@ -261,9 +261,9 @@ impl Run {
         let (client, nodes) = (self.client.unwrap(), self.nodes.clone());
         let done = self.world.run_while_not(LOST_AFTER, |world| {
             let now = world.now();
-            let status = world.look::<ClientProgram>(client).unwrap().engine.status();
+            let status = world.inspect::<ClientProgram>(client).unwrap().engine.status();
             let has_it = |node: &Option<TaskId>| {
-                let program = node.and_then(|task| world.look::<NodeProgram>(task)).unwrap();
+                let program = node.and_then(|task| world.inspect::<NodeProgram>(task)).unwrap();
                 program.node.status(now).volumes.iter().any(|volume| volume.is_held)
             };
             status.degraded == 0
@@ -314,7 +314,7 @@ impl Run {
 fn first_page(world: &World, nodes: &[Option<TaskId>]) -> Vec<(u8, usize)> {
     let byte_at = |task: TaskId| {
         let mut byte = [0];
-        world.look::<NodeProgram>(task)?.node.granted().next()?.1.copy_out(0, &mut byte);
+        world.inspect::<NodeProgram>(task)?.node.granted().next()?.1.copy_out(0, &mut byte);
         Some(byte[0])
     };
     let mut found: Vec<_> =
@@ -386,7 +386,7 @@ fn readmits_an_unreachable_member() {
         run.until("requests are over", ClientProgram::is_done);
         run.until_whole();
         let (client, node) = (run.client_host.id(), run.hosts[1].id());
-        run.world.part(client, node);
+        run.world.partition(client, node);
         let now = run.world.now();
         run.client().unwrap().scrub(now);
         let is_down = |client: &ClientProgram| client.engine.status().nodes[1].link == LinkStatus::Down;
@@ -452,7 +452,7 @@ fn stores_nothing_but_the_write_to_a_page_that_is_lost() {
         // The load checks the page if the read succeeds.
         run.client().unwrap().to_read = 1;
         let task = run.client.unwrap();
-        let has_read = |world: &mut World| world.look::<ClientProgram>(task).unwrap().is_done();
+        let has_read = |world: &mut World| world.inspect::<ClientProgram>(task).unwrap().is_done();
         assert!(run.world.run_while_not(LOST_AFTER, has_read));
         let failed = std::mem::take(&mut run.client().unwrap().load.failed);
         let is_lost = failed == [IoError::Lost { page: 0 }];

@@ -62,7 +62,7 @@ pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
 pub use paths::{
-    ByByte, BySend, DatagramReply, DatagramRequest, DenseMailbox, Fetch, FetchThenReply, NoticeThenFetch,
+    ByByte, BySend, DatagramReply, DatagramRequest, DenseMailbox, Fetch, FetchThenReply, NotifyThenFetch,
     OverUc, OverUd, Path, RequestPath, ResponsePath, SendReply, SendRequest, ServerReply, WriteMailbox,
 };
 pub use responder::{Call, ConnectionId, Deferred, Handler, HandlerError, Reply, Responder, ResponderEvent};

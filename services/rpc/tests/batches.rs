@@ -8,7 +8,7 @@ use farcall_faults::Faults;
 use farcall_link::{BatchConfig, BatchSizing, Batching, Nic, Plan};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
-use farcall_verbs::{Endpoint, Next};
+use farcall_verbs::{Endpoint, Progress};
 use support::{ECHO, LOST, MAKE, PANIC, Patience, REFUSE, World, pattern};
 
 /// Outcome of a call.
@@ -54,7 +54,7 @@ fn turn<P: Path>(world: &mut World, client: &mut BatchCaller<P>) {
     world.time.0.advance(Duration::from_nanos(100));
     let now = world.now();
     let server = world.server.progress(now);
-    if let Next::Idle { .. } = server.merge(client.progress(now)) {
+    if let Progress::Idle { .. } = server.merge(client.progress(now)) {
         // The device's service thread may need the processor; virtual time does not wait for it.
         std::thread::yield_now();
     }
@@ -99,7 +99,7 @@ fn sends_a_batch_in_one_message_and_returns_each_result() {
     each_has_its_own_result::<ServerReply>();
     each_has_its_own_result::<SendReply>();
     each_has_its_own_result::<BySend<ServerReply>>();
-    each_has_its_own_result::<BySend<NoticeThenFetch>>();
+    each_has_its_own_result::<BySend<NotifyThenFetch>>();
     each_has_its_own_result::<OverUc<ServerReply>>();
     each_has_its_own_result::<OverUd<DatagramReply>>();
 }
@@ -126,7 +126,7 @@ fn sends_a_batch_when_full_long_old_or_requested() {
     world.time.0.advance(Duration::from_micros(999));
     client.progress(world.now());
     assert_eq!(client.counters().batches.get(), batches, "its time has not come");
-    let Next::Idle { until: Some(until) } = next else { panic!("{next:?}") };
+    let Progress::Idle { until: Some(until) } = next else { panic!("{next:?}") };
     world.time.0.advance(Duration::from_micros(1));
     assert!(until <= world.now());
     client.progress(world.now());

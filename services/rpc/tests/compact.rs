@@ -56,7 +56,7 @@ fn calls_keep_their_numbers_without_carrying_them() {
     calls_keep_their_numbers::<OverUc<ServerReply>>();
     calls_keep_their_numbers::<OverUc<DatagramReply>>();
     calls_keep_their_numbers::<BySend<SendReply>>();
-    calls_keep_their_numbers::<BySend<NoticeThenFetch>>();
+    calls_keep_their_numbers::<BySend<NotifyThenFetch>>();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use farcall_link::bootstrap::Features;
 use farcall_link::{BatchConfig, Batching, Geometry, Plan};
 use farcall_rpc::wire::Status;
 use farcall_rpc::*;
-use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, WaitSet};
 use rustix::event::{PollFd, PollFlags};
 use support::*;
 
@@ -65,7 +65,7 @@ fn serves_other_calls_during_a_deferred_one() {
     neighbours_are_not_held::<SendReply>();
     neighbours_are_not_held::<BySend<ServerReply>>();
     neighbours_are_not_held::<BySend<SendReply>>();
-    neighbours_are_not_held::<BySend<NoticeThenFetch>>();
+    neighbours_are_not_held::<BySend<NotifyThenFetch>>();
     neighbours_are_not_held::<OverUc<ServerReply>>();
     neighbours_are_not_held::<OverUc<DatagramReply>>();
     neighbours_are_not_held::<OverUd<DatagramReply>>();
@@ -419,7 +419,7 @@ fn wakes_a_waiting_client_under_every_preset() {
     who_waits_is_woken::<SendReply>(false);
     who_waits_is_woken::<BySend<ServerReply>>(false);
     who_waits_is_woken::<BySend<SendReply>>(false);
-    who_waits_is_woken::<BySend<NoticeThenFetch>>(false);
+    who_waits_is_woken::<BySend<NotifyThenFetch>>(false);
     who_waits_is_woken::<OverUc<ServerReply>>(true);
     who_waits_is_woken::<OverUc<DatagramReply>>(true);
     who_waits_is_woken::<OverUd<DatagramReply>>(true);
@@ -432,7 +432,7 @@ fn fall_asleep(endpoint: &mut impl Endpoint, now: Nanos) -> Option<Nanos> {
         assert!(!patience.is_over(), "it does not fall asleep");
         endpoint.arm().unwrap();
         match endpoint.progress(now) {
-            Next::Idle { until } if !would_wake(endpoint) => return until,
+            Progress::Idle { until } if !would_wake(endpoint) => return until,
             _ => std::thread::yield_now(),
         }
     }
@@ -472,7 +472,7 @@ fn a_server_and_a_client_that_sleep_are_woken_by_an_answer() {
     sleepers_are_woken::<Fetch>();
     sleepers_are_woken::<ServerReply>();
     sleepers_are_woken::<BySend<SendReply>>();
-    sleepers_are_woken::<BySend<NoticeThenFetch>>();
+    sleepers_are_woken::<BySend<NotifyThenFetch>>();
 }
 
 /// An answer that precedes the client's push request also causes a wake-up.

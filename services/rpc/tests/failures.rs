@@ -170,7 +170,7 @@ fn calls_are_executed_at_most_once_across_a_reconnect() {
         reconnect_after::<SendReply>(steps, ECHO, 1);
         reconnect_after::<BySend<ServerReply>>(steps, ECHO, 1);
         reconnect_after::<BySend<SendReply>>(steps, ECHO, 1);
-        reconnect_after::<BySend<NoticeThenFetch>>(steps, ECHO, 1);
+        reconnect_after::<BySend<NotifyThenFetch>>(steps, ECHO, 1);
     }
     for steps in 0..12 {
         reconnect_after::<FetchThenReply>(steps, MAKE, 30_000);
@@ -182,7 +182,7 @@ fn calls_are_executed_at_most_once_across_a_reconnect() {
         reconnect_after::<SendReply>(steps, MAKE, 30_000);
         reconnect_after::<BySend<ServerReply>>(steps, MAKE, 30_000);
         reconnect_after::<BySend<SendReply>>(steps, MAKE, 30_000);
-        reconnect_after::<BySend<NoticeThenFetch>>(steps, MAKE, 30_000);
+        reconnect_after::<BySend<NotifyThenFetch>>(steps, MAKE, 30_000);
     }
 }
 

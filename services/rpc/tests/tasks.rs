@@ -77,7 +77,7 @@ async fn a_task_fetches_its_results() {
         let mut options = ClientOptions::preset(preset).unwrap().probe(false);
         options.config.fetch_retries_max = u32::MAX;
         options.config.tune_while_running = false;
-        options.config.plan.waiting = farcall_link::Waiting::Busy;
+        options.config.plan.waiting = farcall_link::WaitStrategy::Busy;
         let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
         for i in 0..CALLS {
             assert_eq!(client.call(1, &i.to_le_bytes()).await.unwrap(), i.to_le_bytes());
@@ -136,7 +136,7 @@ async fn fetch_in_vain(retries_max: u32) -> (u64, u64) {
     let server = Server::builder().start(&SoftNic::new(), move |_| stuck.clone()).unwrap();
     let mut options = ClientOptions::preset("fetch").unwrap().probe(false);
     (options.config.fetch_retries_max, options.config.tune_while_running) = (retries_max, false);
-    options.config.plan.waiting = farcall_link::Waiting::Adaptive { max_retry: 1_000_000 };
+    options.config.plan.waiting = farcall_link::WaitStrategy::Adaptive { max_retry: 1_000_000 };
     let address = server.address().to_string();
     let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
     let mut turns = 0;

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use farcall_link::Nic;
 use farcall_link::bootstrap::{
-    Acceptor, BootstrapError, Initiator, Notice, Refusal, RefusalKind, StreamAnswer, StreamEnd, VersionRange,
+    Acceptor, BootstrapError, Initiator, PostHandshakeMessage, Refusal, RefusalKind, StreamEnd, StreamReply,
+    VersionRange,
 };
-use farcall_verbs::{Endpoint, Nanos, Next, Probe, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet, WakeProbe};
 
 use crate::config::StreamConfig;
 use crate::error::OpenError;
@@ -232,11 +233,11 @@ impl<C: Carrier> Carried<C> {
             let taken = match &mut self.phase {
                 Phase::Asking { machine, .. } => match machine.feed_stream_opened(bytes) {
                     Ok((taken, None)) => taken,
-                    Ok((taken, Some(StreamAnswer::Opened(theirs)))) => {
+                    Ok((taken, Some(StreamReply::Opened(theirs)))) => {
                         self.connect(&theirs);
                         taken
                     }
-                    Ok((taken, Some(StreamAnswer::OverChannel))) => {
+                    Ok((taken, Some(StreamReply::OverChannel))) => {
                         return self.follow_over_tcp(&bytes[taken..]);
                     }
                     Err(error) => return self.fail(error.into()),
@@ -255,12 +256,14 @@ impl<C: Carrier> Carried<C> {
                 },
                 Phase::Open { stream, talk, .. } => {
                     let heard = match talk {
-                        Talk::Client(machine) => machine.feed_later(bytes),
-                        Talk::Server(machine) => machine.feed_notice(bytes).map_err(BootstrapError::Unusable),
+                        Talk::Client(machine) => machine.feed_post_handshake(bytes),
+                        Talk::Server(machine) => {
+                            machine.feed_post_handshake(bytes).map_err(BootstrapError::Unusable)
+                        }
                     };
                     match heard {
                         Ok((taken, notice)) => {
-                            if let Some(Notice::StreamEnded { bytes }) = notice {
+                            if let Some(PostHandshakeMessage::StreamEnded { bytes }) = notice {
                                 stream.peer_ended(bytes);
                             }
                             taken
@@ -365,7 +368,7 @@ impl<C: Carrier> Carried<C> {
         };
         let Some(bytes) = stream.ended() else { return false };
         *has_said_end = true;
-        let notice = Notice::StreamEnded { bytes };
+        let notice = PostHandshakeMessage::StreamEnded { bytes };
         self.unsent.extend_from_slice(&match talk {
             Talk::Client(machine) => machine.notice(notice),
             Talk::Server(machine) => machine.notice(notice),
@@ -379,7 +382,7 @@ fn no_resources(error: &io::Error) -> Refusal {
 }
 
 impl<C: Carrier> Endpoint for Carried<C> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let next = match &mut self.phase {
             Phase::OverTcp(stream) => {
                 let next = stream.progress(now);
@@ -387,9 +390,9 @@ impl<C: Carrier> Endpoint for Carried<C> {
                 return next;
             }
             Phase::Open { stream, .. } => stream.progress(now),
-            _ => Next::IDLE,
+            _ => Progress::IDLE,
         };
-        if next == Next::Again {
+        if next == Progress::Again {
             self.is_armed = false;
             return next;
         }
@@ -403,7 +406,7 @@ impl<C: Carrier> Endpoint for Carried<C> {
         }
         if any {
             self.is_armed = false;
-            return Next::Again;
+            return Progress::Again;
         }
         next
     }
@@ -417,18 +420,18 @@ impl<C: Carrier> Endpoint for Carried<C> {
         }
     }
 
-    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+    fn wake_probe(&self) -> Option<Arc<dyn WakeProbe>> {
         match &self.phase {
-            Phase::Open { stream, .. } => stream.news_probe(),
+            Phase::Open { stream, .. } => stream.wake_probe(),
             _ => None,
         }
     }
 
-    fn arm_covered(&mut self) -> Result<()> {
+    fn arm_delegated(&mut self) -> Result<()> {
         self.is_armed = true;
         self.show(Shown::sleeps);
         match &mut self.phase {
-            Phase::Open { stream, .. } | Phase::OverTcp(stream) => stream.arm_covered(),
+            Phase::Open { stream, .. } | Phase::OverTcp(stream) => stream.arm_delegated(),
             _ => Ok(()),
         }
     }
@@ -442,9 +445,9 @@ impl<C: Carrier> Endpoint for Carried<C> {
         }
     }
 
-    fn looks(&self) -> u32 {
+    fn poll_weight(&self) -> u32 {
         match &self.phase {
-            Phase::OverTcp(stream) => stream.looks(),
+            Phase::OverTcp(stream) => stream.poll_weight(),
             _ => 1,
         }
     }

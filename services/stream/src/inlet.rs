@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farcall_link::{Region, Watch};
+use farcall_link::{PolledWord, Region};
 
 use crate::receive_ring::{OFFER_WORDS, ReceiveRing};
 use crate::waking::{TOLD_AT_ONCE, Woken};
@@ -14,7 +14,7 @@ pub(crate) struct Inlet {
     words: Arc<Region>,
     pub ring: ReceiveRing,
     /// The control word [`WRITTEN`].
-    watch: Watch,
+    watch: PolledWord,
     /// `true` if WRITEs are placed in order, so that [`WRITTEN`] is valid by itself.
     is_in_order: bool,
     pub woken: Woken,
@@ -43,7 +43,7 @@ pub(crate) type Impossible = String;
 
 impl Inlet {
     pub fn new(words: Arc<Region>, ring: ReceiveRing, is_in_order: bool, woken: Woken) -> Self {
-        let watch = Watch::new(Arc::clone(&words), WRITTEN);
+        let watch = PolledWord::new(Arc::clone(&words), WRITTEN);
         Self {
             words,
             ring,
@@ -73,7 +73,7 @@ impl Inlet {
 
     /// Returns whether unseen bytes have arrived. Costs one load.
     #[inline]
-    pub fn has_news(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         self.is_in_order && self.watch.load_acquire() != self.seen
     }
 

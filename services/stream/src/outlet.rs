@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use farcall_link::{
-    Connection, Operation, Piece, PostRefused, Region, RegionId, Remote, RemoteRegion, Ticket, WorkRequest,
+    Connection, LocalSlice, Operation, PostRefused, Region, RegionId, Remote, RemoteRegion, Ticket,
+    WorkRequest,
 };
 
 use crate::receive_ring::OFFER_WORDS;
@@ -132,7 +133,7 @@ impl Outlet {
         if len_bytes == 0 {
             return Ok(());
         }
-        let from = Piece { region: self.local_id, offset: at, len_bytes };
+        let from = LocalSlice { region: self.local_id, offset: at, len_bytes };
         let to = Remote { grant: &self.grant, offset: self.ring.offset(self.written) };
         let ticket = connection.write(from, to)?;
         self.staging.used(len_bytes, ticket);
@@ -209,7 +210,8 @@ impl Outlet {
         for (at, word) in offer.into_iter().enumerate() {
             self.local.store_relaxed(WORD_PLACES_BYTES + 8 * at, word);
         }
-        let from = Piece { region: self.local_id, offset: WORD_PLACES_BYTES, len_bytes: 8 * OFFER_WORDS };
+        let from =
+            LocalSlice { region: self.local_id, offset: WORD_PLACES_BYTES, len_bytes: 8 * OFFER_WORDS };
         let to = Remote { grant: &self.words, offset: OFFER };
         connection.write_imm(from, to, imm_of(self.written) | IMM_OFFER)?;
         self.waker.sent += 1;
@@ -236,14 +238,14 @@ impl Outlet {
         self.turn = Some(Promise { number, from: self.written });
     }
 
-    fn compose(&mut self, value: u64) -> Piece {
+    fn compose(&mut self, value: u64) -> LocalSlice {
         // There is a slot for each send that can be outstanding, so this slot is free.
         let place = self.next_word;
         self.next_word = (place + 8) % WORD_PLACES_BYTES;
         self.local.store_relaxed(place, value);
         // Orders the reads of the ring before the WRITE of the credit, which permits the peer to overwrite the ring.
         fence(Ordering::Release);
-        Piece { region: self.local_id, offset: place, len_bytes: 8 }
+        LocalSlice { region: self.local_id, offset: place, len_bytes: 8 }
     }
 
     /// Returns whether the end of the stream was sent.

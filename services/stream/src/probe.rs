@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farcall_link::Region;
-use farcall_verbs::Probe;
+use farcall_verbs::WakeProbe;
 
 use crate::words::{CONSUMED, END, WAKES_TAKEN, WISH, WRITTEN};
 
@@ -32,9 +32,9 @@ impl StreamProbe {
     }
 }
 
-impl Probe for StreamProbe {
+impl WakeProbe for StreamProbe {
     #[inline]
-    fn has_news(&self) -> bool {
+    fn has_work(&self) -> bool {
         let mut words = self.known.iter().zip(WATCHED);
         words.any(|(known, at)| self.words.load_acquire(at) != known.load(Ordering::Relaxed))
     }

@@ -1,6 +1,6 @@
 //! Statistics of a stream, shown by `farcall explain`, if a TCP connection opened it.
 
-use farcall_stats::{Block, Connection, Why};
+use farcall_stats::{Block, Connection, PathReason};
 
 use crate::stream::{Stream, StreamPath};
 use crate::tcp_path::Addresses;
@@ -13,8 +13,8 @@ impl Shown {
     pub fn new((own, peer): Addresses, role: &str, path: StreamPath) -> Self {
         let block = Block::<Connection>::new(&format!("stream {own} {peer} {role}"), 0);
         block.why.set(match path {
-            StreamPath::Verbs => Why::DeviceReaches,
-            StreamPath::Tcp => Why::NothingReaches,
+            StreamPath::Verbs => PathReason::DeviceReaches,
+            StreamPath::Tcp => PathReason::NothingReaches,
         } as u64);
         Self(block)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farcall_link::Nic;
 use farcall_link::bootstrap::{Refusal, StreamEnd};
-use farcall_verbs::{Endpoint, Nanos, Next, Probe, Result as VerbsResult, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result as VerbsResult, WaitSet, WakeProbe};
 
 use crate::config::StreamConfig;
 use crate::error::{Broken, StreamError};
@@ -188,8 +188,8 @@ impl Stream {
 
     /// Returns whether unseen bytes have arrived. Costs one load.
     #[inline]
-    pub fn has_news(&self) -> bool {
-        carried!(&self.0, end => end.has_news())
+    pub fn has_work(&self) -> bool {
+        carried!(&self.0, end => end.has_work())
     }
 
     /// Ends the outgoing direction: the peer reads the bytes in flight, then the end. Reading continues.
@@ -260,7 +260,7 @@ impl Stream {
 
 impl Endpoint for Stream {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         carried!(&mut self.0, end => end.progress(now))
     }
 
@@ -268,19 +268,19 @@ impl Endpoint for Stream {
         carried!(&mut self.0, end => end.arm())
     }
 
-    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
-        carried!(&self.0, end => end.news_probe())
+    fn wake_probe(&self) -> Option<Arc<dyn WakeProbe>> {
+        carried!(&self.0, end => end.wake_probe())
     }
 
-    fn arm_covered(&mut self) -> VerbsResult<()> {
-        carried!(&mut self.0, end => end.arm_covered())
+    fn arm_delegated(&mut self) -> VerbsResult<()> {
+        carried!(&mut self.0, end => end.arm_delegated())
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
         carried!(&self.0, end => end.wait_set(set));
     }
 
-    fn looks(&self) -> u32 {
-        carried!(&self.0, end => end.looks())
+    fn poll_weight(&self) -> u32 {
+        carried!(&self.0, end => end.poll_weight())
     }
 }

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 use std::{io, mem};
 
-use farcall_verbs::{Endpoint, Nanos, Next, Result as VerbsResult, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result as VerbsResult, WaitSet};
 use rustix::event::{Timespec, epoll};
 use rustix::net::{RecvFlags, recv, sockopt};
 
@@ -272,10 +272,10 @@ impl TcpEnd {
     }
 
     pub fn is_readable(&self) -> bool {
-        !self.lent.rest().is_empty() || self.has_news() || self.is_at_end || self.broken.is_some()
+        !self.lent.rest().is_empty() || self.has_work() || self.is_at_end || self.broken.is_some()
     }
 
-    pub const fn has_news(&self) -> bool {
+    pub const fn has_work(&self) -> bool {
         self.can_read
     }
 
@@ -356,7 +356,7 @@ impl TcpEnd {
 }
 
 impl Endpoint for TcpEnd {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = self.take_events();
         // Errors are reported by the next write.
         let _ = self.flush();
@@ -365,15 +365,15 @@ impl Endpoint for TcpEnd {
         any |= is_late && self.look_for_delivery();
         if any {
             self.nap = Nap::default();
-            return Next::Again;
+            return Progress::Again;
         }
         if self.has_said_end && !self.is_delivered && self.broken.is_none() {
             if is_late {
                 self.nap.begin(now, NAP_MAX);
             }
-            return Next::Idle { until: Some(self.nap.until) };
+            return Progress::Idle { until: Some(self.nap.until) };
         }
-        Next::IDLE
+        Progress::IDLE
     }
 
     fn arm(&mut self) -> VerbsResult<()> {
@@ -384,7 +384,7 @@ impl Endpoint for TcpEnd {
         set.insert(self.events.as_raw_fd());
     }
 
-    fn looks(&self) -> u32 {
+    fn poll_weight(&self) -> u32 {
         LOOKS
     }
 }

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use farcall_drive::Pollers;
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_stream::{StreamConfig, StreamListener, StreamOptions, StreamSocket};
 use rustix::event::epoll;
 use support::{bytes_at, nic};
@@ -40,15 +40,15 @@ fn rounds(name: &str, usual: u64) -> u64 {
 fn waits() -> Vec<StreamOptions> {
     let options = StreamOptions::default;
     let pollers = Pollers::start(1).unwrap();
-    let bpev = |bp_timeout_us| options().waiting(Waiting::Bpev { bp_timeout_us });
+    let bpev = |bp_timeout_us| options().waiting(WaitStrategy::Bpev { bp_timeout_us });
     vec![
         bpev(None),
         bpev(None).pollers(pollers.clone()),
         bpev(Some(0)).pollers(pollers.clone()),
         options().pollable().pollers(pollers),
         options(),
-        options().waiting(Waiting::EventBatch),
-        options().waiting(Waiting::Adaptive { max_retry: 3 }),
+        options().waiting(WaitStrategy::EventBatch),
+        options().waiting(WaitStrategy::Adaptive { max_retry: 3 }),
         options().pollable(),
     ]
 }

@@ -152,7 +152,7 @@ fn reports_a_reset_after_received_bytes_if_a_peer_hangs_up() {
     let mut ends = pair();
     carry(&mut ends, 0, b"x", 1);
     step_until(&mut ends, |ends| ends[1].write(b"arrived").is_ok());
-    step_until(&mut ends, |ends| ends[0].has_news());
+    step_until(&mut ends, |ends| ends[0].has_work());
     ends[0].hung_up();
     assert_eq!(ends[0].write(b"x"), Err(StreamError::BrokenPipe));
     assert_eq!(read_some(&mut ends, 0), Ok(b"arrived".to_vec()));

@@ -7,8 +7,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use farcall_link::bootstrap::{Acceptor, Initiator, RefusalKind, StreamAnswer, StreamEnd, VersionRange};
-use farcall_link::{Connection, PairConfig, Piece, Region, RegionId, Remote, SplitMix64, Transport};
+use farcall_link::bootstrap::{Acceptor, Initiator, RefusalKind, StreamEnd, StreamReply, VersionRange};
+use farcall_link::{Connection, LocalSlice, QpSizes, Region, RegionId, Remote, SplitMix64, Transport};
 use farcall_stream::{
     Broken, OpenError, Opening, Stream, StreamConfig, StreamError, StreamListener, StreamOptions,
     StreamSocket,
@@ -31,7 +31,7 @@ struct Peer {
 fn peer() -> (Peer, Stream) {
     let nic = nic();
     let cq = nic.context.create_cq(&CqInitAttr { cqe: 512, channel: None }).unwrap();
-    let config = PairConfig {
+    let config = QpSizes {
         send_depth: 64,
         recv_depth: 64,
         sges_max: 1,
@@ -71,7 +71,7 @@ impl Peer {
         }
         let at = 8 * (word % 64);
         self.local.store_release(at, value);
-        let from = Piece { region: RegionId::FIRST, offset: at, len_bytes: 8 };
+        let from = LocalSlice { region: RegionId::FIRST, offset: at, len_bytes: 8 };
         let to = Remote { grant: &self.theirs.words, offset: word };
         let _ = match imm {
             Some(imm) => self.connection.write_imm(from, to, imm),
@@ -163,7 +163,7 @@ fn rejects_a_tcp_fallback_between_addresses_of_one_host() {
             }
         };
         let answer = client.feed_stream_opened(&bytes[..got]);
-        assert!(!matches!(answer, Ok((_, None | Some(StreamAnswer::OverChannel)))), "{answer:?}");
+        assert!(!matches!(answer, Ok((_, None | Some(StreamReply::OverChannel)))), "{answer:?}");
     }
 
     // A server on this host that impersonates another one.

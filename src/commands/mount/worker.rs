@@ -1,9 +1,10 @@
 //! The process that serves the files of `farcall mount`: this program, started again by the supervisor.
 
-use super::{Mount, background, whole_blocks};
-use crate::commands::memory::node_list::no_help;
+use super::{MountArgs, background, whole_blocks};
+use crate::commands::memory::node_list::etcd_failure;
 use crate::commands::memory::size;
 use crate::commands::volume_args::VolumeArgs;
+use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
 use clap::Args;
@@ -28,7 +29,7 @@ const HOST_CHARS_MAX: usize = 12;
 #[derive(Debug, Args)]
 pub struct Worker {
     #[command(flatten)]
-    mount: Mount,
+    mount: MountArgs,
     /// Memory nodes that the supervisor found.
     #[arg(long, value_delimiter = ',', required = true)]
     known: Vec<SocketAddr>,
@@ -42,7 +43,7 @@ impl Worker {
     ///
     /// # Errors
     /// If no node can be used, or the snapshot cannot be read or written.
-    pub fn run(self) -> Result<Exit, Failure> {
+    pub fn run(self, _console: Console) -> Result<Exit, Failure> {
         open_files::raise_limit();
         let given = farcall_files::Worker::from_standard_streams().map_err(cannot_take_over)?;
         let chosen = self.mount.nic.choose()?;
@@ -60,14 +61,14 @@ impl Worker {
         }
         let end = mounted.wait();
         if end == MountEnd::Lost {
-            tracing::warn!("the volume is lost to this process: the next one claims it");
+            tracing::warn!("this process has lost the volume; the next one claims it");
             // Threads with pending requests would never end, and no resources remain to be released.
             std::process::exit(farcall_files::Worker::LOST);
         }
         drop(discovery);
         volume
             .sync()
-            .map_err(|error| Failure::because("the last changes are not at the memory nodes", &error))?;
+            .map_err(|error| Failure::because("the last changes did not reach the memory nodes", &error))?;
         self.mount.save(&volume)
     }
 }
@@ -126,7 +127,7 @@ impl Worker {
         provider: &Arc<dyn Provider>,
         given: &farcall_files::Worker,
     ) -> Result<Opened, Failure> {
-        let mut description = String::new();
+        let mut reported = String::new();
         loop {
             let (is_first, opened) = self.open(provider)?;
             let failure = match opened {
@@ -135,14 +136,15 @@ impl Worker {
                 Err(not_opened) => return Err(not_opened.failure),
             };
             let why = failure.reason().to_owned();
-            if why != description {
+            if why != reported {
                 tracing::warn!("programs wait: {why}");
             }
             if !given.report_wait(&why, &self.mount.dir, CLAIM_INTERVAL).map_err(cannot_take_over)? {
-                let what = "unmounted before the volume was there again: what was not synced is lost";
+                let what =
+                    "unmounted before the volume was available again; changes that were not synced are lost";
                 return Err(Failure::new(what).why(why));
             }
-            description = why;
+            reported = why;
         }
     }
 
@@ -209,7 +211,7 @@ impl Worker {
         // The tree stored on this machine is newer, unless another mount has changed the volume since.
         let is_current = lineage.is_tree_current();
         if !is_current && !is_first {
-            tracing::warn!("another mount has changed the volume: changes that were not synced are lost");
+            tracing::warn!("another mount has changed the volume; changes that were not synced are lost");
         }
         let (tree, journal) = match earlier {
             Some(earlier) if is_current => (Some(earlier), journal),
@@ -235,7 +237,7 @@ impl Worker {
             }
             Err(failure) if is_first => Err(failure),
             Err(failure) => {
-                tracing::warn!("the files are served, but no metrics: {failure}");
+                tracing::warn!("the files are served, but metrics are not: {failure}");
                 Ok(String::new())
             }
         }
@@ -262,21 +264,21 @@ impl Worker {
         match directory.record_volume(volume, nodes) {
             // Every node that has it now had it when the first process recorded the nodes.
             Err(error) if !is_first => {
-                tracing::warn!(%directory, "it is not noted which nodes have the volume now: {error}");
+                tracing::warn!(%directory, "the nodes of the volume were not recorded in etcd: {error}");
                 Ok(())
             }
-            recorded => recorded.map_err(|error| no_help(directory, &error)),
+            recorded => recorded.map_err(|error| etcd_failure(directory, &error)),
         }
     }
 }
 
-impl Mount {
+impl MountArgs {
     fn tree(&self, memory: &RemoteMemory) -> Result<Tree, Failure> {
         if let Some(path) = self.snapshot.as_ref().filter(|path| path.exists()) {
             return farcall_files::restore(path, memory).map_err(|error| {
                 Failure::because("cannot restore the snapshot", &error)
                     .at(path.display())
-                    .remedy("name another file with --snapshot, or give it the --size that it had")
+                    .remedy("name another file with --snapshot, or use its original --size")
             });
         }
         let owner =
@@ -290,7 +292,7 @@ impl Mount {
     fn save(&self, volume: &Volume) -> Result<Exit, Failure> {
         let Some(path) = &self.snapshot else { return Ok(Exit::Success) };
         farcall_files::save(volume, path).map(|()| Exit::Success).map_err(|error| {
-            Failure::because("the snapshot was not written; what was there before is", &error)
+            Failure::because("the snapshot was not written; an earlier one is unchanged", &error)
                 .at(path.display())
         })
     }
@@ -302,7 +304,7 @@ fn text(args: &VolumeArgs, takeover: &Takeover) -> String {
     let missing: u64 = takeover.missing.iter().map(|range| range.end - range.start).sum();
     let missing = match missing {
         0 => String::new(),
-        missing => format!("; no node that answers has {} of it", size::text(missing)),
+        missing => format!("; no reachable node has {} of it", size::text(missing)),
     };
     format!("; volume {:?}: {age}, epoch {}{missing}", args.volume, takeover.epoch)
 }
@@ -315,18 +317,18 @@ fn cannot_open(error: &OpenError) -> Failure {
     let failure = Failure::because("cannot use the memory nodes", error);
     match error {
         OpenError::NoNode(_) => failure
-            .remedy("start them: farcall memory serve; or name others with --nodes")
+            .remedy("start memory nodes: farcall memory serve; or name others with --nodes")
             .exit(Exit::Unreachable),
-        OpenError::Held(_) => failure.remedy("see who has it: farcall memory status"),
+        OpenError::Held(_) => failure.remedy("find the mount that holds it: farcall memory status"),
         OpenError::Volume { .. } => failure.remedy(
-            "see what nodes keep: farcall memory status; if some are gone for good: farcall mount --survivor HOST:PORT",
+            "list the volumes of the nodes: farcall memory status; if some nodes are lost: farcall mount --survivor HOST:PORT",
         ),
         OpenError::Incomplete { .. } => {
-            failure.remedy("start the nodes that have these bytes, or mount what is left: farcall mount --read-only")
+            failure.remedy("start the nodes that have these bytes, or mount the rest: farcall mount --read-only")
         }
         OpenError::Range { .. } | OpenError::NotPages { .. } => {
             failure.remedy("change --size or --slab").exit(Exit::Usage)
         }
-        _ => failure.remedy("see what is missing: farcall doctor"),
+        _ => failure.remedy("find out what is missing: farcall doctor"),
     }
 }

@@ -1,6 +1,7 @@
 //! The pager of `farcall page`: another process of this program, which it starts.
 
 use crate::commands::nic_args::NicArgs;
+use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall::memory::OpenError;
@@ -27,9 +28,9 @@ impl Pager {
     ///
     /// # Errors
     /// If it cannot start.
-    pub fn run(self) -> Result<Exit, Failure> {
+    pub fn run(self, _console: Console) -> Result<Exit, Failure> {
         let cannot_take =
-            |error: io::Error| Failure::because("cannot take over what pages are asked by", &error);
+            |error: io::Error| Failure::because("cannot take over the requests for pages", &error);
         let device = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_take)?;
         let supervisor = UnixStream::from(io::stdout().as_fd().try_clone_to_owned().map_err(cannot_take)?);
         let provider = self.nic.choose()?.provider;
@@ -39,15 +40,15 @@ impl Pager {
                 let failure = Failure::because("cannot serve pages", &error);
                 match error {
                     PagerError::Open(OpenError::NoNode(_)) => failure
-                        .remedy("start them: farcall memory serve; or name others with --nodes")
+                        .remedy("start memory nodes: farcall memory serve; or name others with --nodes")
                         .exit(Exit::Unreachable),
                     PagerError::Open(OpenError::Range { .. } | OpenError::NotPages { .. }) => {
                         failure.remedy("change --size or --slab").exit(Exit::Usage)
                     }
                     PagerError::Memory(_) => failure.remedy(
-                        "see what they have: farcall memory status; lower --size, or name more nodes",
+                        "check their free memory: farcall memory status; lower --size, or name more nodes",
                     ),
-                    _ => failure.remedy("see what is missing: farcall doctor"),
+                    _ => failure.remedy("find out what is missing: farcall doctor"),
                 }
             })
     }

@@ -4,14 +4,14 @@
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-use farcall_link::bootstrap::{Acceptor, Initiator, Notice, VersionRange};
+use farcall_link::bootstrap::{Acceptor, Initiator, PostHandshakeMessage, VersionRange};
 use farcall_link::{Backoff, Entropy, Nic};
 use farcall_rpc::{
     AnyCaller, Broken, CallerConfig, Completion, ConnectionId, Handler, Responder, ResponderConfig,
     ResponderEvent, any_caller,
 };
 use farcall_sim::{Host, HostClock, Listener, NodeId, Pipe};
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub const PORT: u16 = 4_711;
@@ -111,7 +111,7 @@ impl<H: Handler> ServerProgram<H> {
                     }
                     taken
                 }),
-                Some(_) => line.acceptor.feed_notice(rest).map(|(taken, _)| taken),
+                Some(_) => line.acceptor.feed_post_handshake(rest).map(|(taken, _)| taken),
             };
             match taken {
                 Ok(taken) => rest = &rest[taken..],
@@ -156,12 +156,12 @@ impl<H: Handler> ServerProgram<H> {
 }
 
 impl<H: Handler + 'static> Endpoint for ServerProgram<H> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         self.accept();
         let heard = self.hear_all(now);
         let next = self.responder.progress(now);
         self.tell();
-        if heard { Next::Again } else { next }
+        if heard { Progress::Again } else { next }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -306,10 +306,10 @@ impl<W: Workload> ClientProgram<W> {
         }
         let mut rest = &bytes[..got];
         while !rest.is_empty() {
-            match machine.feed_later(rest) {
+            match machine.feed_post_handshake(rest) {
                 Ok((taken, notice)) => {
                     rest = &rest[taken..];
-                    if notice == Some(Notice::GoingAway) {
+                    if notice == Some(PostHandshakeMessage::GoingAway) {
                         self.caller.set_going_away();
                     }
                 }
@@ -353,7 +353,7 @@ impl<W: Workload> ClientProgram<W> {
 }
 
 impl<W: Workload> Endpoint for ClientProgram<W> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let (moved, due) = self.connection(now);
         let wish = self.workload.begin(&mut *self.caller, now);
         let next = self.caller.progress(now);
@@ -363,9 +363,9 @@ impl<W: Workload> Endpoint for ClientProgram<W> {
             any = true;
         }
         if any {
-            return Next::Again;
+            return Progress::Again;
         }
-        next.merge(Next::Idle { until: Nanos::earlier(due, wish) })
+        next.merge(Progress::Idle { until: Nanos::earlier(due, wish) })
     }
 
     fn arm(&mut self) -> Result<()> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use farcall_link::Nic;
 use farcall_sim::{Host, Listener, NodeId, Pipe, Stream as Random};
 use farcall_stream::{Carried, Carrier, Counters, Stream, StreamConfig, StreamError};
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 pub const PORT: u16 = 4_712;
 
@@ -202,14 +202,14 @@ impl End {
 }
 
 impl Endpoint for End {
-    fn progress(&mut self, now: Nanos) -> Next {
-        let Some(mut carried) = self.carried.take() else { return Next::IDLE };
+    fn progress(&mut self, now: Nanos) -> Progress {
+        let Some(mut carried) = self.carried.take() else { return Progress::IDLE };
         let next = carried.progress(now);
         if let Some(failure) = carried.take_failure() {
             let _why = failure.to_string();
             self.ended = Some(Ended::Broken(StreamError::BrokenPipe));
             self.wrote = self.ended.clone();
-            return Next::Again;
+            return Progress::Again;
         }
         let wait = if now < self.next_at { Some(self.next_at) } else { None };
         let mut any = false;
@@ -233,13 +233,13 @@ impl Endpoint for End {
         if is_over || broke(&self.ended) {
             // The channel is closed with the stream.
             drop(carried);
-            return Next::Again;
+            return Progress::Again;
         }
         self.carried = Some(carried);
         if any {
-            return Next::Again;
+            return Progress::Again;
         }
-        next.merge(Next::Idle { until: wait })
+        next.merge(Progress::Idle { until: wait })
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -296,9 +296,9 @@ impl Server {
 }
 
 impl Endpoint for Server {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let any = self.accept();
-        let idle = if any { Next::Again } else { Next::IDLE };
+        let idle = if any { Progress::Again } else { Progress::IDLE };
         self.sessions.iter_mut().fold(idle, |next, session| next.merge(session.progress(now)))
     }
 

@@ -115,7 +115,7 @@ fn an_access_of_an_earlier_life_means_nothing() {
     let b = &mut pair.ends[1];
     let token = b.finish(0);
     b.modify(QpAttr::to(QpState::Reset));
-    b.qp.accessed(token, Err(farcall_wire::Refused));
+    b.qp.accessed(token, Err(farcall_wire::AccessDenied));
     assert!(b.work().is_empty() && b.device.received.is_empty());
     assert_eq!(b.qp.state(), QpState::Reset);
 }

@@ -300,9 +300,9 @@ fn what_came_together_is_acknowledged_once() {
     for (packet, payload) in pair.ends[0].work() {
         pair.ends[1].arrive(&packet, &payload);
     }
-    let answers = pair.ends[1].work();
-    assert_eq!(answers.iter().map(|(packet, _)| packet.psn.number()).collect::<Vec<_>>(), [9]);
-    pair.ends[0].arrive(&answers[0].0, &[]);
+    let responses = pair.ends[1].work();
+    assert_eq!(responses.iter().map(|(packet, _)| packet.psn.number()).collect::<Vec<_>>(), [9]);
+    pair.ends[0].arrive(&responses[0].0, &[]);
     assert_eq!(pair.ends[0].sent_ids(), [0, 1, 2]);
 }
 
@@ -312,8 +312,8 @@ fn repeats_a_nak_that_was_lost() {
     pair.ends[0].post(1, Work::Write(Reth { rkey: RKEY + 1, ..region(0, 1) }), 0, 1);
     let mut has_lost = false;
     pair.run_with(|_, packet| {
-        let is_first_refusal =
-            packet.operation.is_answer() && !std::mem::replace(&mut has_lost, packet.operation.is_answer());
+        let is_first_refusal = packet.operation.is_response()
+            && !std::mem::replace(&mut has_lost, packet.operation.is_response());
         if is_first_refusal { Fate::Lose } else { Fate::Pass }
     });
     let ended: Vec<_> = pair.ends[0].device.sent.iter().map(|wc| wc.status).collect();
@@ -392,11 +392,11 @@ fn rejects_an_unsupported_request_and_flushes_its_receive() {
         (packet(Operation::Send(Segment::First, None), 7), packet(Operation::NotOffered(0x16), 8));
     pair.ends[1].arrive(&begins, &[1; MTU_BYTES]);
     pair.ends[1].arrive(&ends, &[1; 8]);
-    let answers: Vec<_> = pair.ends[1].work().into_iter().map(|(packet, _)| packet.operation).collect();
+    let responses: Vec<_> = pair.ends[1].work().into_iter().map(|(packet, _)| packet.operation).collect();
     let refused = |answer: &Operation| {
         matches!(answer, Operation::Acknowledge(Aeth { syndrome: Syndrome::Nak(Nak::InvalidRequest), .. }))
     };
-    assert!(answers.last().is_some_and(refused), "{answers:?}");
+    assert!(responses.last().is_some_and(refused), "{responses:?}");
     assert_eq!(pair.ends[1].qp.state(), QpState::Err);
     let received: Vec<_> = pair.ends[1].device.received.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(received, [(5, WcStatus::WR_FLUSH_ERR)]);

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use farcall_drive::WakeQueue;
 use farcall_memory::{MemoryEndpoint, PAGE_BYTES, Request, Work};
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 
 use crate::paged_memory::PagedMemory;
 use crate::resident_fifo::ResidentFifo;
@@ -258,7 +258,7 @@ impl Pager {
 }
 
 impl Endpoint for Pager {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = false;
         while let Some(message) = self.inbox.pop() {
             any = true;
@@ -277,11 +277,11 @@ impl Endpoint for Pager {
             any |= self.step_background(now);
         }
         if any {
-            return Next::Again;
+            return Progress::Again;
         }
         let is_late = !self.waiting.is_empty() || !self.unsent.is_empty();
         let again = is_late.then(|| self.retry_stores_at.max(now + Duration::from_millis(1)));
-        next.merge(Next::Idle { until: again })
+        next.merge(Progress::Idle { until: again })
     }
 
     fn arm(&mut self) -> farcall_verbs::Result<()> {

@@ -4,7 +4,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_rpc::{CallError, Client, ClientOptions};
 use farcall_verbs::Provider;
 
@@ -78,7 +78,7 @@ fn connect(provider: &dyn Provider, address: &str) -> Result<Client, String> {
         .reconnect(false)
         .probe(false)
         .call_timeout(CALL_MAX)
-        .wait_by(Waiting::EventBatch);
+        .wait_by(WaitStrategy::EventBatch);
     Client::connect(provider, address, options).map_err(|error| error.to_string())
 }
 

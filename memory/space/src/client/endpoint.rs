@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farcall_drive::{Driver, Stop, WakeQueue};
-use farcall_link::{Nic, Waiting};
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
+use farcall_link::{Nic, WaitStrategy};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, Provider, WaitSet};
 
 use super::Engine;
 use super::buffers::Buffers;
@@ -145,7 +145,7 @@ impl MemoryEndpoint {
     fn wait_for_node(&mut self, clock: MonotonicClock) -> Result<(), OpenError> {
         let deadline = clock.now() + NODES_MAX_WAIT;
         self.deadline = Some(deadline);
-        let mut driver = Driver::new(clock, Waiting::EventBatch, Stop::new()?);
+        let mut driver = Driver::new(clock, WaitStrategy::EventBatch, Stop::new()?);
         driver.run_until(self, |endpoint| clock.now() >= deadline || endpoint.are_nodes_known())?;
         self.deadline = None;
         let nodes = self.engine.status().nodes;
@@ -228,7 +228,7 @@ impl MemoryEndpoint {
 }
 
 impl Endpoint for MemoryEndpoint {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = false;
         while let Some((node, reply)) = self.replies.pop() {
             any = true;
@@ -243,8 +243,8 @@ impl Endpoint for MemoryEndpoint {
         self.published.update(now, || self.engine.status());
         let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
         self.is_closed = self.is_closing && (is_late || self.engine.is_closed());
-        let next = next.merge(Next::Idle { until: self.deadline });
-        if any { Next::Again } else { next }
+        let next = next.merge(Progress::Idle { until: self.deadline });
+        if any { Progress::Again } else { next }
     }
 
     fn arm(&mut self) -> farcall_verbs::Result<()> {

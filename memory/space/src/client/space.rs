@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use farcall_drive::contention::sample_if_due;
 use farcall_drive::{Driver, Stop, WakeQueue};
-use farcall_link::Waiting;
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
+use farcall_link::WaitStrategy;
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 
 use super::MemoryEndpoint;
 use super::PART_PAGES;
@@ -103,7 +103,7 @@ impl Space {
     pub fn start(space: &Arc<Self>) -> Result<JoinHandle<()>, OpenError> {
         let (space, stop) = (Arc::clone(space), Stop::new()?);
         let run = move || {
-            let mut driver = Driver::new(space.clock, Waiting::Adaptive { max_retry: POLLS }, stop);
+            let mut driver = Driver::new(space.clock, WaitStrategy::Adaptive { max_retry: POLLS }, stop);
             let mut thread = EngineThread { space: &space, may_skip_polling: false };
             // The thread cannot wait for its descriptors, so it cannot continue.
             if let Err(error) = driver.run_until(&mut thread, |thread| thread.space.is_closed()) {
@@ -263,7 +263,7 @@ impl EngineState {
         self.last_token
     }
 
-    fn drive_once(&mut self, space: &Space, now: Nanos) -> Next {
+    fn drive_once(&mut self, space: &Space, now: Nanos) -> Progress {
         let now = self.advance_clock(now);
         while !self.is_closing
             && let Some(submitted) = space.inbox.pop()
@@ -284,7 +284,7 @@ impl EngineState {
                 let _ = to.send(completed.result);
             }
         }
-        if any { Next::Again } else { next }
+        if any { Progress::Again } else { next }
     }
 
     /// Returns `now`, or the latest time passed to the engine if that is later.
@@ -330,12 +330,12 @@ struct EngineThread<'a> {
 }
 
 impl Endpoint for EngineThread<'_> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         // Poisoned: a thread panicked while driving. This thread ends.
-        let Ok(mut state) = self.space.state.lock() else { return Next::IDLE };
+        let Ok(mut state) = self.space.state.lock() else { return Progress::IDLE };
         self.may_skip_polling = state.may_skip_polling(now) && !self.space.inbox.has_any();
         if self.may_skip_polling {
-            return Next::Idle { until: Some(state.poll_paused_until) };
+            return Progress::Idle { until: Some(state.poll_paused_until) };
         }
         state.drive_once(self.space, now)
     }
@@ -360,7 +360,7 @@ impl Endpoint for EngineThread<'_> {
         }
     }
 
-    fn looks(&self) -> u32 {
+    fn poll_weight(&self) -> u32 {
         if self.may_skip_polling { POLLS } else { 1 }
     }
 }

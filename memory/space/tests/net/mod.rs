@@ -7,7 +7,7 @@ use farcall_link::{Entropy, Nic};
 use farcall_memory::wire::RefusalKind;
 use farcall_memory::{Engine, Node, NodeCallError, NodeConfig, Request};
 use farcall_sim::{Host, Listener, NodeId, Pipe};
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 use crate::support::Load;
 
@@ -67,7 +67,7 @@ impl NodeProgram {
 }
 
 impl Endpoint for NodeProgram {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         while let Some(pipe) = self.listener.accept() {
             self.lines.push(Frames::new(pipe));
         }
@@ -90,7 +90,7 @@ impl Endpoint for NodeProgram {
             }
         });
         let until = self.node.tick(now);
-        if any { Next::Again } else { Next::Idle { until } }
+        if any { Progress::Again } else { Progress::Idle { until } }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -212,7 +212,7 @@ impl ClientProgram {
 }
 
 impl Endpoint for ClientProgram {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = self.make_requests(now);
         for at in 0..self.lines.len() {
             any |= self.collect(at, now);
@@ -231,7 +231,7 @@ impl Endpoint for ClientProgram {
             any = true;
         }
         let until = self.lines.iter().filter_map(|line| line.until).min();
-        if any { Next::Again } else { next.merge(Next::Idle { until }) }
+        if any { Progress::Again } else { next.merge(Progress::Idle { until }) }
     }
 
     fn arm(&mut self) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::QpInfo;
-use farcall_link::{Completed, Connection, Nic, PairConfig, Piece, Region, RegionId, Remote, Transport};
+use farcall_link::{Completed, Connection, LocalSlice, Nic, QpSizes, Region, RegionId, Remote, Transport};
 use farcall_verbs::{Access, CqInitAttr, Error, RawCq, Wc};
 
 use super::look::{Look, Step, Table};
@@ -27,7 +27,7 @@ impl Unconnected {
     pub fn new(nic: &Nic, window: usize) -> Result<Self, Error> {
         let depth = window as u32 + 2;
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 2 * depth, channel: None })?;
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: depth,
             recv_depth: 1,
             sges_max: 1,
@@ -147,7 +147,7 @@ impl<S: Scheme> Reader<S> {
     fn read(&mut self, at: usize, look: Look, counters: &mut ReadCounters) -> Result<(), Lost> {
         let (is_in_index, offset, len_bytes) = self.table.place(look.want());
         let grant = if is_in_index { &self.opened.index } else { &self.opened.extents };
-        let into = Piece { region: self.local_id, offset: at * self.stride, len_bytes };
+        let into = LocalSlice { region: self.local_id, offset: at * self.stride, len_bytes };
         counters.reads += 1;
         let posted = self.connection.read(into, Remote { grant, offset }, at as u32);
         posted.map(drop).map_err(|why| Lost(why.to_string()))
@@ -296,7 +296,7 @@ mod tests {
         let index = ends.service.store().regions()[0].clone();
         let reader = &mut ends.reader;
         let (grant, before) = (reader.opened.index, index.load_relaxed(64 + 24));
-        let from = Piece { region: reader.local_id, offset: 0, len_bytes: 8 };
+        let from = LocalSlice { region: reader.local_id, offset: 0, len_bytes: 8 };
         reader.connection.write(from, Remote { grant: &grant, offset: 64 + 24 }).unwrap();
         let mut wcs = [Wc::default(); 1];
         while reader.cq.poll(&mut wcs).unwrap() == 0 {}

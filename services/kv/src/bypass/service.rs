@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use farcall_link::bootstrap::QpInfo;
-use farcall_link::{Connection, Nic, PairConfig, RemoteRegion, Transport, os_random};
+use farcall_link::{Connection, Nic, QpSizes, RemoteRegion, Transport, os_random};
 use farcall_rpc::{Call, Handler, HandlerError, Reply, Server, ServerBuilder, ServerError};
 use farcall_verbs::{Access, CqInitAttr, Error, Provider, RawCq};
 use serde::{Deserialize, Serialize};
@@ -113,7 +113,7 @@ impl<S: Scheme> Service<S> {
 
     fn connect(&self, peer: &QpInfo) -> Result<Connection, Error> {
         self.nic.context.check_owner(peer.gid(), peer.qp_num)?;
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 1,
             recv_depth: 1,
             sges_max: 1,

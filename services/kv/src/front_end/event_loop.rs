@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use farcall_drive::{AcceptRest, Seldom};
+use farcall_drive::{AcceptBackoff, LogThrottle};
 use farcall_stats::Block;
 use mio::event::Source;
 use mio::net::TcpStream;
@@ -64,7 +64,7 @@ pub struct FrontEnd {
     poll: Poll,
     events: Events,
     listeners: Vec<Listener>,
-    rest: AcceptRest,
+    backoff: AcceptBackoff,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     next_id: u64,
@@ -81,8 +81,8 @@ pub struct FrontEnd {
     read_buffer: Vec<u8>,
     reply_buffer: Vec<u8>,
     buffers: Buffers,
-    refusals: Seldom,
-    sheds: Seldom,
+    refusals: LogThrottle,
+    sheds: LogThrottle,
     counts: Arc<ConnectionCounts>,
     counters: Block<FrontEndCounters>,
     config: FrontEndConfig,
@@ -152,7 +152,7 @@ impl FrontEnd {
             poll,
             events: Events::with_capacity(EVENTS_PER_WAIT),
             listeners: Vec::new(),
-            rest: AcceptRest::new("memcached front ends"),
+            backoff: AcceptBackoff::new("memcached front ends"),
             connections: Vec::new(),
             free: Vec::new(),
             next_id: 0,
@@ -168,8 +168,8 @@ impl FrontEnd {
                 config.buffers_max_bytes / threads as usize,
                 Arc::clone(&counts.buffer_bytes),
             ),
-            refusals: Seldom::default(),
-            sheds: Seldom::default(),
+            refusals: LogThrottle::default(),
+            sheds: LogThrottle::default(),
             counts,
             counters: Block::new(&format!("kv front end {number}"), 0),
             config,
@@ -202,7 +202,7 @@ impl FrontEnd {
     /// Returns the time after which [`FrontEnd::poll`] has work that its descriptor does not announce: `accept` failed
     /// and is retried.
     pub fn rests_for(&self) -> Option<Duration> {
-        self.rest.left()
+        self.backoff.remaining()
     }
 
     /// Returns the number of open connections of this front end.
@@ -264,12 +264,12 @@ impl FrontEnd {
         if !self.long.is_empty() {
             return Some(Duration::ZERO);
         }
-        timeout.into_iter().chain(self.rest.left()).min()
+        timeout.into_iter().chain(self.backoff.remaining()).min()
     }
 
     /// Passes reported readiness to the connections, and accepts new ones.
     fn note_events(&mut self, now_ms: u64, due: &mut Vec<usize>) {
-        let mut accept = self.rest.is_over();
+        let mut accept = self.backoff.take_expired();
         for event in &self.events {
             match event.token() {
                 WAKER => {}
@@ -295,7 +295,7 @@ impl FrontEnd {
             loop {
                 match self.listeners[listener].accept() {
                     Ok(stream) => self.admit(stream, now_ms, due),
-                    Err(error) if self.rest.goes_on_after(&error) => {}
+                    Err(error) if self.backoff.should_retry(&error) => {}
                     Err(_) => break,
                 }
             }

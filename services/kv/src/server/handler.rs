@@ -6,7 +6,7 @@ use crate::front_end::FrontEnd;
 use crate::store::{Clock, Partition};
 use crate::wire::{ReplySink, Service};
 use farcall_rpc::{Call, Handler, HandlerError, Reply, Responder, ResponderParts, ThreadEndpoint};
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, WaitSet};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl KvEndpoint {
     }
 
     /// Does the work that was deferred while calls arrived. Returns whether a socket had work.
-    fn look(&mut self, now: Nanos) -> Next {
+    fn look(&mut self, now: Nanos) -> Progress {
         let now_ms = self.clock.now_ms();
         // Corrected at each poll, because the thread's clock is calibrated and may drift.
         let handler = self.responder.handler();
@@ -81,7 +81,7 @@ impl KvEndpoint {
         }
         let Some(front_end) = &mut self.front_end else {
             self.next_look = now + UPKEEP_PERIOD;
-            return Next::Idle { until: Some(now + SLEEP_MAX) };
+            return Progress::Idle { until: Some(now + SLEEP_MAX) };
         };
         self.next_look = now + LOOK_PERIOD;
         // An error is a failure of the front end's loop itself, and occurs again at the next poll; a failing
@@ -91,7 +91,7 @@ impl KvEndpoint {
             drain.is_done = (!any && front_end.is_drained()) || now >= drain.until;
         }
         let sleep = front_end.rests_for().map_or(SLEEP_MAX, |rest| rest.min(SLEEP_MAX));
-        if any { Next::Again } else { Next::Idle { until: Some(now + sleep) } }
+        if any { Progress::Again } else { Progress::Idle { until: Some(now + sleep) } }
     }
 
     fn has_clients(&self) -> bool {
@@ -112,22 +112,22 @@ impl Handler for KvHandler {
 impl KvEndpoint {
     /// Polls the sockets, unless they were polled recently.
     #[inline]
-    fn look_if_due(&mut self, now: Nanos) -> Next {
+    fn look_if_due(&mut self, now: Nanos) -> Progress {
         if now >= self.next_look || self.is_armed {
             return self.look(now);
         }
         self.turns_to_look = self.turns_to_look.saturating_sub(1);
         if self.turns_to_look > 0 {
-            return Next::IDLE;
+            return Progress::IDLE;
         }
         self.turns_to_look = TURNS_PER_LOOK;
-        if self.has_clients() { self.look(now) } else { Next::IDLE }
+        if self.has_clients() { self.look(now) } else { Progress::IDLE }
     }
 }
 
 impl Endpoint for KvEndpoint {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let next = self.responder.progress(now);
         next.merge(self.look_if_due(now))
     }
@@ -145,8 +145,8 @@ impl Endpoint for KvEndpoint {
     }
 
     #[inline]
-    fn looks(&self) -> u32 {
-        self.responder.looks()
+    fn poll_weight(&self) -> u32 {
+        self.responder.poll_weight()
     }
 }
 

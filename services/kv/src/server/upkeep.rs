@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use farcall_drive::Seldom;
+use farcall_drive::LogThrottle;
 use farcall_stats::Block;
 
 use crate::store::{Partition, Stats, StoreCounters, unix_ms};
@@ -28,8 +28,8 @@ pub(super) struct Upkeep {
 struct Shortage {
     evicted: u64,
     refused: u64,
-    evictions: Seldom,
-    refusals: Seldom,
+    evictions: LogThrottle,
+    refusals: LogThrottle,
 }
 
 impl Shortage {

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use farcall_link::{BatchConfig, Batching, Nic};
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, Result as VerbsResult, WaitSet};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, Result as VerbsResult, WaitSet};
 
 use super::calls::{Record, State};
 use super::{CallId, CallOptions, Caller, CallerState, Completion};
@@ -271,7 +271,7 @@ impl<P: Path> BatchCaller<P> {
 
 impl<P: Path> Endpoint for BatchCaller<P> {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         self.now = now;
         let due = self.open_batch().map(|at| self.batches[usize::from(at)].calls[0].submitted + self.wait);
         if due.is_some_and(|due| now >= due) {
@@ -279,7 +279,7 @@ impl<P: Path> Endpoint for BatchCaller<P> {
             return self.caller.progress(now);
         }
         let next = self.caller.progress(now);
-        if due.is_some() { next.merge(Next::Idle { until: due }) } else { next }
+        if due.is_some() { next.merge(Progress::Idle { until: due }) } else { next }
     }
 
     fn arm(&mut self) -> VerbsResult<()> {
@@ -290,8 +290,8 @@ impl<P: Path> Endpoint for BatchCaller<P> {
         self.caller.wait_set(set);
     }
 
-    fn waits_long(&self) -> bool {
-        self.caller.waits_long()
+    fn prefers_sleep(&self) -> bool {
+        self.caller.prefers_sleep()
     }
 }
 

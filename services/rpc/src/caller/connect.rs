@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use farcall_link::bootstrap::{Features, Grants, Hello, Resume, Welcome};
+use farcall_link::bootstrap::{Features, Grants, Hello, SessionResumption, Welcome};
 use farcall_link::{
-    Connection, Datagrams, Geometry, Nic, PairConfig, Plan, Region, RegionId, RequestPath, ResponsePath,
+    Connection, Datagrams, Geometry, Nic, Plan, QpSizes, Region, RegionId, RequestPath, ResponsePath,
     Transport,
 };
 use farcall_verbs::{Access, Error, Nanos};
@@ -54,7 +54,7 @@ impl CallerState {
         self.drain_old()?;
         let geometry = self.config.plan.geometry;
         let window = u32::from(geometry.window);
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 4 * window + 64,
             recv_depth: wakes(geometry),
             sges_max: 1,
@@ -78,7 +78,7 @@ impl CallerState {
                 | Features::ANSWERED
                 | Features::checksum(must_check),
             thread: self.config.thread,
-            resume: self.session().map(|welcome| Resume {
+            resume: self.session().map(|welcome| SessionResumption {
                 session: welcome.session,
                 secret: welcome.secret,
                 incarnation: welcome.incarnation,
@@ -95,7 +95,7 @@ impl CallerState {
         if self.config.plan.response != ResponsePath::Datagram {
             return Ok(None);
         }
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 1,
             recv_depth: Arrivals::receives(self.config.plan.geometry) as u32,
             sges_max: 1,
@@ -154,7 +154,7 @@ impl CallerState {
         let plan = &self.config.plan;
         let receive_bytes = match plan.response {
             ResponsePath::Send => Some(geometry.response_slot_bytes),
-            ResponsePath::NoticeThenFetch => Some(NOTICE_SLOT_BYTES),
+            ResponsePath::NotifyThenFetch => Some(NOTICE_SLOT_BYTES),
             _ => None,
         };
         let inbox = match receive_bytes {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_link::{Piece, Remote, Ticket};
+use farcall_link::{LocalSlice, Remote, Ticket};
 use farcall_verbs::{Clock, Nanos};
 
 use super::{Caller, CallerState, ClientEnd};
@@ -73,7 +73,7 @@ impl CallerState {
         let seq = self.messages.next.before();
         self.together(IN_A_ROW, READ_SIZES[0], clock, |end| {
             let offset = end.requests.offset(seq);
-            let piece = Piece { region: end.local_id, offset, len_bytes: REPLY_BYTES };
+            let piece = LocalSlice { region: end.local_id, offset, len_bytes: REPLY_BYTES };
             let to = Remote { grant: &end.welcome.grants.messages, offset };
             end.connection.write(piece, to).is_ok()
         })
@@ -117,7 +117,7 @@ impl CallerState {
 
 /// Posts a READ of the first `len_bytes` bytes of the result region. Returns `None` if it cannot be posted.
 fn post_read(end: &mut ClientEnd, len_bytes: usize) -> Option<Ticket> {
-    let piece = Piece { region: end.local_id, offset: end.fetch_base, len_bytes };
+    let piece = LocalSlice { region: end.local_id, offset: end.fetch_base, len_bytes };
     let from = Remote { grant: &end.welcome.grants.results, offset: 0 };
     end.connection.read(piece, from, 0).ok()
 }

@@ -1,7 +1,7 @@
 //! The client's [`Endpoint`] implementation, and wake-ups between client and server.
 
 use farcall_link::{Completed, PostRefused};
-use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc, WcStatus};
+use farcall_verbs::{Endpoint, Nanos, Notify, Progress, Result, WaitSet, Wc, WcStatus};
 
 use super::collect::News;
 use super::messages::FetchState;
@@ -216,7 +216,7 @@ impl CallerState {
 
 impl<P: Path> Endpoint for Caller<P> {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let Self { state, path, .. } = self;
         state.expire(now);
         let mut any = state.pump::<P::Response, P::Request>(path, now);
@@ -239,15 +239,15 @@ impl<P: Path> Endpoint for Caller<P> {
         }
         if received || state.calls.has_done() {
             state.kicks.is_armed = false;
-            return Next::Again;
+            return Progress::Again;
         }
         if P::MINDS_SILENCE {
             state.kick_if_late::<P::Request>(now);
         }
         if any && state.reads_in_flight == 0 && state.messages.is_empty() {
-            return Next::Again;
+            return Progress::Again;
         }
-        Next::Idle { until: state.until::<P>() }
+        Progress::Idle { until: state.until::<P>() }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -267,7 +267,7 @@ impl<P: Path> Endpoint for Caller<P> {
         set.insert(self.state.channel.fd());
     }
 
-    fn waits_long(&self) -> bool {
+    fn prefers_sleep(&self) -> bool {
         self.state.fetches_in_vain()
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farcall_drive::{TokioDriver, WakeQueue};
 use farcall_link::Nic;
 use farcall_shm::fork::Generation;
-use farcall_verbs::{Clock, Endpoint, Error, Nanos, Next, Provider, Result, WaitSet};
+use farcall_verbs::{Clock, Endpoint, Error, Nanos, Progress, Provider, Result, WaitSet};
 use tokio::sync::oneshot;
 
 use super::automatic::Attempts;
@@ -223,7 +223,7 @@ impl Task {
 }
 
 impl Endpoint for Task {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         if self.inbox.has_any() {
             self.take_messages();
         }
@@ -240,8 +240,8 @@ impl Endpoint for Task {
         self.shared.wait_set(set);
     }
 
-    fn waits_long(&self) -> bool {
-        self.shared.waits_long()
+    fn prefers_sleep(&self) -> bool {
+        self.shared.prefers_sleep()
     }
 }
 

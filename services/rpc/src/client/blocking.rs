@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use farcall_drive::IdleTurns;
+use farcall_drive::IdlePolicy;
 use farcall_link::Nic;
 use farcall_shm::fork::Generation;
 use farcall_verbs::{Clock, Nanos, Provider, WaitSet};
@@ -54,7 +54,7 @@ pub type BatchClient<P> = ClientOf<BatchCaller<P>>;
 /// Common implementation of [`Client`] and [`StaticClient`], which differ in how they call the endpoint.
 pub struct ClientOf<C: AnyCaller + ?Sized> {
     pub(super) now: Nanos,
-    pub(super) idle_turns: IdleTurns,
+    pub(super) idle_policy: IdlePolicy,
     pub(super) set: WaitSet,
     pub(super) next_look: Nanos,
     turns_to_clock: u32,
@@ -147,14 +147,14 @@ impl<C: AnyCaller> ClientOf<C> {
 
 impl<C: AnyCaller + ?Sized> ClientOf<C> {
     fn start(caller: Box<C>, address: String, options: ClientOptions) -> Result<Self, ConnectError> {
-        let idle_turns = IdleTurns::new(options.waiting());
+        let idle_policy = IdlePolicy::new(options.waiting());
         let mut session = Session::new(caller, address, options);
         session.connect(session.options.connect_timeout)?;
         session.learn_what_it_can_do();
         let now = session.clock.now();
         Ok(Self {
             now,
-            idle_turns,
+            idle_policy,
             set: WaitSet::default(),
             next_look: now + LOOK_PERIOD,
             turns_to_clock: TURNS,

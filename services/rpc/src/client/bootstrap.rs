@@ -5,7 +5,9 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use farcall_link::bootstrap::{BootstrapError, Hello, Initiator, Notice, VersionRange, Welcome};
+use farcall_link::bootstrap::{
+    BootstrapError, Hello, Initiator, PostHandshakeMessage, VersionRange, Welcome,
+};
 
 use crate::error::{Broken, ConnectError};
 
@@ -68,10 +70,10 @@ impl Bootstrap {
     fn hear(&mut self, mut bytes: &[u8]) -> Heard {
         let mut heard = Heard::Nothing;
         while !bytes.is_empty() {
-            match self.machine.feed_later(bytes) {
+            match self.machine.feed_post_handshake(bytes) {
                 Ok((taken, notice)) => {
                     bytes = &bytes[taken..];
-                    if notice == Some(Notice::GoingAway) {
+                    if notice == Some(PostHandshakeMessage::GoingAway) {
                         heard = Heard::GoingAway;
                     }
                 }
@@ -85,7 +87,7 @@ impl Bootstrap {
     /// Notifies the server that the session is no longer needed.
     pub fn say_goodbye(&mut self) {
         // If the notice is lost, the session expires.
-        let _ = self.socket.write(&self.machine.notice(Notice::Goodbye));
+        let _ = self.socket.write(&self.machine.notice(PostHandshakeMessage::CloseNotify));
     }
 
     pub fn fd(&self) -> RawFd {

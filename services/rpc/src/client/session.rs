@@ -142,7 +142,7 @@ impl<C: AnyCaller + ?Sized> Session<C> {
 
     /// Makes the driver iterations that precede a decision on waiting.
     #[inline]
-    pub fn turns(&mut self, now: Nanos) -> farcall_verbs::Next {
+    pub fn turns(&mut self, now: Nanos) -> farcall_verbs::Progress {
         self.caller.turns(TURNS, now)
     }
 }

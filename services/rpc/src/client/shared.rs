@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 use super::erased::AnyCaller;
 use super::session::Session;
@@ -108,7 +108,7 @@ impl<W: SharedCall> SharedSession<W> {
 }
 
 impl<W: SharedCall> Endpoint for SharedSession<W> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         self.submit(now);
         let next = self.session.turns(now);
         self.turns_to_look -= 1;
@@ -117,7 +117,7 @@ impl<W: SharedCall> Endpoint for SharedSession<W> {
         }
         // A slot may be free again although no call completed: that of a cancelled call.
         let may_submit = !self.queue.is_empty() && self.session.caller.available() > 0;
-        if self.deliver() || may_submit { Next::Again } else { next }
+        if self.deliver() || may_submit { Progress::Again } else { next }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -134,7 +134,7 @@ impl<W: SharedCall> Endpoint for SharedSession<W> {
         self.session.caller.wait_set(set);
     }
 
-    fn waits_long(&self) -> bool {
-        self.session.caller.waits_long()
+    fn prefers_sleep(&self) -> bool {
+        self.session.caller.prefers_sleep()
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use farcall_drive::{arm_then_look, sleep_on};
-use farcall_verbs::{Clock, Nanos, Next};
+use farcall_drive::{arm_then_poll, sleep_on};
+use farcall_verbs::{Clock, Nanos, Progress};
 
 use super::ClientOf;
 use super::erased::AnyCaller;
@@ -20,7 +20,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         }
         let next = self.session.turns(self.now);
         if self.session.caller.has_completion() {
-            self.idle_turns.worked();
+            self.idle_policy.worked();
             self.next_look = self.now + LOOK_PERIOD;
             return;
         }
@@ -32,11 +32,11 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
             return;
         }
         match next {
-            Next::Again => self.idle_turns.worked(),
-            Next::Idle { .. } if self.idle_turns.was_idle(self.session.caller.looks()) => {
+            Progress::Again => self.idle_policy.worked(),
+            Progress::Idle { .. } if self.idle_policy.was_idle(self.session.caller.poll_weight()) => {
                 self.sleep_until(deadline)
             }
-            Next::Idle { .. } => self.look_if_due(),
+            Progress::Idle { .. } => self.look_if_due(),
         }
     }
 
@@ -56,7 +56,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     #[cold]
     fn sleep_until(&mut self, deadline: Option<Nanos>) {
         self.now = self.session.clock.now();
-        let Next::Idle { until } = arm_then_look(&mut *self.session.caller, self.now) else { return };
+        let Progress::Idle { until } = arm_then_poll(&mut *self.session.caller, self.now) else { return };
         if self.session.caller.has_completion() {
             // The last look has found it; no event follows.
             return;
@@ -74,7 +74,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         }
         // If the system cannot sleep on descriptors, the client polls; only processor time is lost.
         let _ = sleep_on(self.set.fds(), until.map(|until| until.since(self.now)));
-        self.idle_turns.woke();
+        self.idle_policy.woke();
         self.now = self.session.clock.now();
         self.look_if_due();
     }

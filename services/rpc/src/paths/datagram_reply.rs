@@ -3,7 +3,7 @@
 //! A datagram may be lost, duplicated, or overtake another one. Its number identifies the message that it responds to,
 //! and its tail proves that the server of this session sent it. Lost responses are requested again, as over UC.
 
-use farcall_link::{Datagrams, Geometry, Piece, RegionId};
+use farcall_link::{Datagrams, Geometry, LocalSlice, RegionId};
 use farcall_verbs::Error;
 
 use super::ResponsePath;
@@ -52,7 +52,8 @@ impl ResponsePath for DatagramReply {
         counters: &Counters,
     ) {
         let (Some(len_bytes), Some(to)) = (end.response_bytes(seq), &mut end.reply_to) else { return };
-        let piece = Piece { region: to.results_id, offset: end.session.responses.offset(seq), len_bytes };
+        let piece =
+            LocalSlice { region: to.results_id, offset: end.session.responses.offset(seq), len_bytes };
         counters.replied.increment();
         if let Some(ticket) = thread_pair.send(piece, to) {
             end.tickets[end.session.responses.index(seq)] = ticket;

@@ -8,7 +8,7 @@
 //! under [`WriteMailbox`]. The byte may therefore arrive before the message, arrive late, or be wrong. A client that
 //! receives no response wakes the server, which then polls every mailbox.
 
-use farcall_link::{Piece, PostRefused, Remote, Ticket};
+use farcall_link::{LocalSlice, PostRefused, Remote, Ticket};
 
 use super::{RequestPath, WriteMailbox};
 use crate::caller::ClientEnd;
@@ -29,7 +29,8 @@ impl RequestPath for DenseMailbox {
     fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused> {
         let written = WriteMailbox::post(end, message)?;
         let Some(byte) = &end.welcome.mailbox_byte else { return Ok(written) };
-        let piece = Piece { region: end.local_id, offset: end.requests.offset(message.seq), len_bytes: 1 };
+        let piece =
+            LocalSlice { region: end.local_id, offset: end.requests.offset(message.seq), len_bytes: 1 };
         let told = end.connection.write(piece, Remote { grant: byte, offset: 0 })?;
         Ok(written.max(told))
     }

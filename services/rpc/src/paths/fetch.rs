@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_link::{Piece, Remote};
+use farcall_link::{LocalSlice, Remote};
 use farcall_verbs::Nanos;
 
 use super::ResponsePath;
@@ -91,7 +91,8 @@ impl CallerState {
         if end.connection.room() == 0 {
             return false;
         }
-        let piece = Piece { region: end.local_id, offset: end.fetch_base + offset, len_bytes: to - from };
+        let piece =
+            LocalSlice { region: end.local_id, offset: end.fetch_base + offset, len_bytes: to - from };
         let remote = Remote { grant: &end.welcome.grants.results, offset };
         let tag = end.responses.index(seq) as u32 + 1;
         match end.connection.read(piece, remote, tag) {

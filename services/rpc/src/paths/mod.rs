@@ -35,7 +35,7 @@ pub use dense_mailbox::DenseMailbox;
 pub use fetch::Fetch;
 pub use fetch_then_reply::FetchThenReply;
 pub(crate) use notice_then_fetch::NOTICE_SLOT_BYTES;
-pub use notice_then_fetch::NoticeThenFetch;
+pub use notice_then_fetch::NotifyThenFetch;
 pub use send_reply::SendReply;
 pub use send_request::SendRequest;
 pub use server_reply::ServerReply;
@@ -198,7 +198,7 @@ macro_rules! for_plan {
             (Rc, DenseMailbox, Write) => ByByte<$crate::paths::ServerReply>,
             (Rc, Send, Write) => BySend<$crate::paths::ServerReply>,
             (Rc, Send, Send) => BySend<$crate::paths::SendReply>,
-            (Rc, Send, NoticeThenFetch) => BySend<$crate::paths::NoticeThenFetch>,
+            (Rc, Send, NotifyThenFetch) => BySend<$crate::paths::NotifyThenFetch>,
             (Uc, WriteMailbox, Write) => OverUc<$crate::paths::ServerReply>,
             (Uc, WriteMailbox, Datagram) => OverUc<$crate::paths::DatagramReply>,
             (Ud, Datagram, Datagram) => OverUd<$crate::paths::DatagramReply>,

@@ -4,7 +4,7 @@
 //! A notice is the first word of a response: the number of its message, and its length. One READ therefore fetches the
 //! complete response.
 
-use farcall_link::Piece;
+use farcall_link::LocalSlice;
 
 use super::ResponsePath;
 use crate::caller::{CallerState, FetchState};
@@ -15,15 +15,15 @@ use crate::wire::{FirstWord, Form, Mode, RESPONSE_HEADER_BYTES, Seq, message_byt
 
 /// The server announces every result; the client READs it.
 #[derive(Debug)]
-pub struct NoticeThenFetch;
+pub struct NotifyThenFetch;
 
 /// Length of a notice in bytes.
 const NOTICE_BYTES: usize = 8;
 /// Length of a receive in bytes: one cache line.
 pub(crate) const NOTICE_SLOT_BYTES: u32 = 64;
 
-impl ResponsePath for NoticeThenFetch {
-    const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::NoticeThenFetch;
+impl ResponsePath for NotifyThenFetch {
+    const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::NotifyThenFetch;
     const FETCHES: bool = false;
     const SENDS: bool = true;
 
@@ -49,7 +49,8 @@ impl ResponsePath for NoticeThenFetch {
         let offset = end.session.responses.offset(seq);
         counters.fetched.increment();
         counters.notices.increment();
-        let posted = own.connection.send(Piece { region: own.results_id, offset, len_bytes: NOTICE_BYTES });
+        let posted =
+            own.connection.send(LocalSlice { region: own.results_id, offset, len_bytes: NOTICE_BYTES });
         end.posted_response(seq, posted);
     }
 }

@@ -1,6 +1,6 @@
 //! Responses by SEND into receives that the client has posted.
 
-use farcall_link::Piece;
+use farcall_link::LocalSlice;
 
 use super::ResponsePath;
 use crate::caller::{CallerState, Look, Source};
@@ -37,7 +37,7 @@ impl ResponsePath for SendReply {
         let (Some(len_bytes), Some(own)) = (end.response_bytes(seq), &mut end.own) else { return };
         let offset = end.session.responses.offset(seq);
         counters.replied.increment();
-        let posted = own.connection.send(Piece { region: own.results_id, offset, len_bytes });
+        let posted = own.connection.send(LocalSlice { region: own.results_id, offset, len_bytes });
         end.posted_response(seq, posted);
     }
 }

@@ -6,7 +6,7 @@ use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{OwnPair, ServerEnd, ThreadPair};
 use crate::wire::{FirstWord, Imm, Mode, RESPONSE_HEADER_BYTES, Seq, message_bytes};
-use farcall_link::{Piece, PostRefused, Remote, Ticket};
+use farcall_link::{LocalSlice, PostRefused, Remote, Ticket};
 
 /// `server-reply`: the server writes every result.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl ServerEnd {
         let Some(len_bytes) = self.response_bytes(seq) else { return };
         let Some(OwnPair { connection, results_id, replies }) = &mut self.own else { return };
         let offset = self.session.responses.offset(seq);
-        let piece = Piece { region: *results_id, offset, len_bytes };
+        let piece = LocalSlice { region: *results_id, offset, len_bytes };
         let to = Remote { grant: replies, offset };
         let posted = if wake {
             counters.notified.increment();

@@ -1,6 +1,6 @@
 //! Requests by WRITE into a mailbox of slots, which the server polls.
 
-use farcall_link::{Piece, PostRefused, Remote, Ticket};
+use farcall_link::{LocalSlice, PostRefused, Remote, Ticket};
 
 use super::RequestPath;
 use crate::caller::ClientEnd;
@@ -141,13 +141,13 @@ impl ClientEnd {
     /// Completes the message that was composed in its slot with its checksum and its tail. Returns its location in the
     /// local region.
     #[inline]
-    pub(crate) fn seal(&self, message: FirstWord) -> Piece {
+    pub(crate) fn seal(&self, message: FirstWord) -> LocalSlice {
         let (at, len_bytes) = (self.requests.offset(message.seq), message.request_bytes());
         if self.checksum {
             self.store_checksum(at, message);
         }
         self.local.store_relaxed(at + len_bytes - TAIL_BYTES, self.tail_key.tail(message.seq));
-        Piece { region: self.local_id, offset: at, len_bytes }
+        LocalSlice { region: self.local_id, offset: at, len_bytes }
     }
 
     /// Returns the words in front of a message's payload.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{
-    Features, Grants, Hello, QpInfo, Refusal, RefusalKind, Resume, Resumed, Secret, SessionId, Welcome,
+    Features, Grants, Hello, QpInfo, Refusal, RefusalKind, Resumed, Secret, SessionId, SessionResumption,
+    Welcome,
 };
 use farcall_link::{
-    Connection, Geometry, PairConfig, Plan, RemoteRegion, RequestPath, ResponsePath, Ticket, Transport, Watch,
+    Connection, Geometry, Plan, PolledWord, QpSizes, RemoteRegion, RequestPath, ResponsePath, Ticket,
+    Transport,
 };
 use farcall_verbs::{Access, Clock, Nanos};
 
@@ -159,7 +161,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     /// Returns the session that a client wants to resume; `None` if it is unknown (discarded, or of an earlier start).
-    fn take_session(&mut self, resume: &Resume, now: Nanos) -> Result<Option<Session>, Refusal> {
+    fn take_session(&mut self, resume: &SessionResumption, now: Nanos) -> Result<Option<Session>, Refusal> {
         if resume.incarnation != self.incarnation {
             return Ok(None);
         }
@@ -202,7 +204,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         bytes.map_err(|e| RefusalKind::Resources.because(e.to_string()))
     }
 
-    fn still_drains(&self, resume: &Resume) -> bool {
+    fn still_drains(&self, resume: &SessionResumption) -> bool {
         self.closing.iter().any(|closing| closing.session.id == resume.session)
     }
 
@@ -300,7 +302,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         session: &Session,
     ) -> Result<(OwnPair, Inbox), farcall_verbs::Error> {
         let window = u32::from(session.geometry.window);
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 4 * window + 64,
             recv_depth: window + SPARE_WAKES,
             sges_max: 1,
@@ -341,7 +343,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let mailbox_byte = byte.as_ref().map(|(_, grant)| *grant);
         let welcome = Welcome { mailbox_byte, ..self.welcome_of(qp, &session, plan, features) };
         let end = ServerEnd {
-            watch: Watch::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
+            watch: PolledWord::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
             id: ConnectionId(self.next_id),
             own,
             inbox,
@@ -385,7 +387,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 }
 
 /// Compares the secrets in constant time.
-fn same_secret(session: &Session, resume: &Resume) -> Result<(), Refusal> {
+fn same_secret(session: &Session, resume: &SessionResumption) -> Result<(), Refusal> {
     let difference = session.secret.iter().zip(&resume.secret.0).fold(0, |all, (a, b)| all | (a ^ b));
     if difference == 0 {
         return Ok(());

@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use farcall_drive::Sleeper;
+use farcall_drive::Parker;
 use farcall_verbs::{Clock, Error, Result};
 
 use super::serve::Engine;
@@ -24,7 +24,7 @@ use crate::wire::{Imm, Mode};
 pub(super) struct Answered {
     tags: Mutex<Vec<u32>>,
     has_any: AtomicBool,
-    pub sleeper: Sleeper,
+    pub sleeper: Parker,
 }
 
 impl Answered {
@@ -32,7 +32,7 @@ impl Answered {
     /// Returns an error if the system has no free descriptor.
     pub fn new() -> Result<Self> {
         let failed = |error| Error::os("make", "a descriptor that answers wake", error);
-        let sleeper = Sleeper::new().map_err(failed)?;
+        let sleeper = Parker::new().map_err(failed)?;
         Ok(Self { tags: Mutex::default(), has_any: AtomicBool::new(false), sleeper })
     }
 
@@ -49,7 +49,7 @@ impl Answered {
         // Inside the lock, so that a thread that takes the tags cannot clear the flag of a newer tag.
         self.has_any.store(true, Ordering::Release);
         drop(tags);
-        self.sleeper.wake_if_asleep();
+        self.sleeper.unpark_if_parked();
     }
 
     /// Returns whether there are any tags: one load.

@@ -2,7 +2,7 @@
 
 use farcall_link::Geometry;
 use farcall_link::bootstrap::RefusalKind;
-use farcall_verbs::{Clock, Nanos, Next};
+use farcall_verbs::{Clock, Nanos, Progress};
 
 use super::{Handler, Responder};
 use crate::error::Broken;
@@ -49,12 +49,12 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     /// Continues a drain after an iteration; `any` is whether it found work.
-    pub(super) fn progress_drain(&mut self, any: bool, now: Nanos) -> Next {
+    pub(super) fn progress_drain(&mut self, any: bool, now: Nanos) -> Progress {
         match self.phase {
-            Phase::Serving | Phase::Drained => Next::IDLE,
+            Phase::Serving | Phase::Drained => Progress::IDLE,
             Phase::Finishing { turns } if any && turns > 0 => {
                 self.phase = Phase::Finishing { turns: turns - 1 };
-                Next::Again
+                Progress::Again
             }
             Phase::Finishing { .. } => {
                 // All messages received before the drain are finished.
@@ -62,13 +62,13 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 let latest = until + self.engine.config.deferred_grace;
                 self.phase = Phase::Refusing { until, latest, owed: false };
                 self.engine.going_away = true;
-                Next::Idle { until: Some(until) }
+                Progress::Idle { until: Some(until) }
             }
-            Phase::Refusing { until, .. } if now < until => Next::Idle { until: Some(until) },
+            Phase::Refusing { until, .. } if now < until => Progress::Idle { until: Some(until) },
             Phase::Refusing { latest, owed, .. } if now < latest && (owed || self.owes_answers()) => {
                 let until = now + self.engine.config.drain_grace;
                 self.phase = Phase::Refusing { until, latest, owed: self.owes_answers() };
-                Next::Idle { until: Some(until) }
+                Progress::Idle { until: Some(until) }
             }
             Phase::Refusing { .. } => {
                 self.phase = Phase::Drained;
@@ -77,7 +77,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                     self.end(0, Broken::Closed, Some(tell), None);
                 }
                 self.parked.clear();
-                Next::IDLE
+                Progress::IDLE
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The server's end of a connection: its session, its queue pair, its next mailbox slot.
 
-use farcall_link::{Connection, Nic, RegionId, RemoteRegion, Ticket, Watch};
+use farcall_link::{Connection, Nic, PolledWord, RegionId, RemoteRegion, Ticket};
 use farcall_verbs::Nanos;
 
 use super::ConnectionId;
@@ -20,7 +20,7 @@ pub(crate) struct OwnPair {
 
 pub struct ServerEnd {
     /// The first word of the next slot of the mailbox.
-    pub(crate) watch: Watch,
+    pub(crate) watch: PolledWord,
     pub(crate) id: ConnectionId,
     pub(crate) session: Session,
     /// The client's own queue pair, if it has one.

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farcall_link::Watch;
-use farcall_verbs::Probe;
+use farcall_link::PolledWord;
+use farcall_verbs::WakeProbe;
 
 use super::ServerEnd;
 use super::dense_bytes::DenseBytes;
@@ -29,7 +29,7 @@ struct Place {
 
 #[derive(Clone)]
 struct Mailbox {
-    watch: Watch,
+    watch: PolledWord,
     /// The number of the next message.
     expected: u32,
 }
@@ -123,8 +123,8 @@ impl CoveredMailboxes {
     }
 }
 
-impl Probe for CoveredMailboxes {
-    fn has_news(&self) -> bool {
+impl WakeProbe for CoveredMailboxes {
+    fn has_work(&self) -> bool {
         self.mailboxes().iter().any(Mailbox::has_message)
     }
 }

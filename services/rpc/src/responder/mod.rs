@@ -33,11 +33,11 @@ mod thread_pair;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use farcall_drive::KeptMemory;
+use farcall_drive::HeapTrimmer;
 use farcall_link::bootstrap::Refusal;
 use farcall_link::{Completed, Nic};
 use farcall_verbs::{
-    Clock, CompChannel, CqInitAttr, Endpoint, Nanos, Next, Probe, RawCq, Result, WaitSet, Wc,
+    Clock, CompChannel, CqInitAttr, Endpoint, Nanos, Progress, RawCq, Result, WaitSet, WakeProbe, Wc,
 };
 
 use crate::config::ResponderConfig;
@@ -145,7 +145,7 @@ pub struct Responder<H, C> {
     owing: usize,
     /// Kept to reuse its memory.
     answered_tags: Vec<u32>,
-    kept_memory: KeptMemory,
+    heap_trimmer: HeapTrimmer,
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
@@ -180,7 +180,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             receiving: 0,
             owing: 0,
             answered_tags: Vec::new(),
-            kept_memory: KeptMemory::default(),
+            heap_trimmer: HeapTrimmer::default(),
         })
     }
 
@@ -339,9 +339,9 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// Arms the completion queue. All work that completions announce, including requests by SEND, raises an event.
     fn arm_completions(&mut self) -> Result<()> {
         let kept_bytes = self.engine.buffered.bytes();
-        self.kept_memory.saw(self.engine.buffered.take_peak_bytes());
-        if self.kept_memory.is_due(kept_bytes) {
-            self.kept_memory.give_back(kept_bytes);
+        self.heap_trimmer.record_use(self.engine.buffered.take_peak_bytes());
+        if self.heap_trimmer.is_due(kept_bytes) {
+            self.heap_trimmer.trim(kept_bytes);
         }
         self.drop_events();
         if self.engine.deferring.may_be_answered() {
@@ -353,7 +353,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 }
 
 impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = false;
         if self.turns_to_poll == 0 || self.sleep != Sleep::Awake {
             any |= self.poll_completions(now);
@@ -369,15 +369,15 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
         self.expire_deferred(now);
         let drain = self.progress_drain(any, now);
         if any {
-            return Next::Again;
+            return Progress::Again;
         }
         self.expire_sessions(now);
         if self.owing > 0 {
-            return Next::Again;
+            return Progress::Again;
         }
         let expiry = self.parked.iter().map(|parked| parked.expires).min();
         let until = Nanos::earlier(expiry, self.engine.deferring.next_deadline);
-        drain.merge(Next::Idle { until })
+        drain.merge(Progress::Idle { until })
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -385,11 +385,11 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
         self.arm_completions()
     }
 
-    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+    fn wake_probe(&self) -> Option<Arc<dyn WakeProbe>> {
         Some(self.lookout.covered())
     }
 
-    fn arm_covered(&mut self) -> Result<()> {
+    fn arm_delegated(&mut self) -> Result<()> {
         // The sleep flag stays clear, so no client sends a KICK. The poller polls mailboxes, and not bytes, which
         // other clients can overwrite. The last poll before sleeping must do the same.
         self.lookout.tell_poller(self.connections.iter().map(|open| &open.end));
@@ -402,7 +402,7 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
         set.insert(self.engine.deferring.answered.sleeper.fd());
     }
 
-    fn looks(&self) -> u32 {
+    fn poll_weight(&self) -> u32 {
         (self.connections.len() / CONNECTIONS_A_LOOK) as u32 + 1
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farcall_link::bootstrap::QpInfo;
 use farcall_link::{
-    AddressId, Completed, Datagrams, MemoryPolicy, Nic, PairConfig, Piece, Region, RegionId, Ticket,
+    AddressId, Completed, Datagrams, LocalSlice, MemoryPolicy, Nic, QpSizes, Region, RegionId, Ticket,
 };
 use farcall_verbs::{Access, Error, RawCq, Wc};
 
@@ -126,7 +126,7 @@ impl ThreadPair {
     /// Sends a result. The send queue has room; an error means a queue pair in the error state, which its completions
     /// report.
     #[inline]
-    pub(crate) fn send(&mut self, piece: Piece, to: &mut ReplyTo) -> Option<Ticket> {
+    pub(crate) fn send(&mut self, piece: LocalSlice, to: &mut ReplyTo) -> Option<Ticket> {
         let ticket = self.0.as_mut()?.pair.send(piece, to.peer).ok()?;
         to.last = to.last.max(ticket);
         Some(ticket)
@@ -151,7 +151,7 @@ impl ThreadPair {
 
 impl Open {
     fn new(nic: &Nic, cq: &dyn RawCq, memory: MemoryPolicy) -> Result<Self, Error> {
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: SEND_DEPTH.min(nic.attr.max_qp_wr),
             recv_depth: RECEIVES.min(nic.attr.max_qp_wr),
             sges_max: 1,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{Refusal, RefusalKind, StreamEnd};
-use farcall_link::{Connection, Nic, PairConfig, Region, Transport};
+use farcall_link::{Connection, Nic, QpSizes, Region, Transport};
 use farcall_verbs::{Access, CompChannel, CqInitAttr, Error, Nanos, ProtectionDomain, RawCq, Wc};
 
 use super::{COMPLETIONS_AT_ONCE, RingStream};
@@ -53,7 +53,7 @@ impl Opening {
         let channel = nic.context.create_comp_channel()?;
         let cqe = SEND_DEPTH + RECEIVES + 8;
         let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
-        let pair = PairConfig {
+        let pair = QpSizes {
             send_depth: SEND_DEPTH,
             recv_depth: RECEIVES,
             sges_max: 1,

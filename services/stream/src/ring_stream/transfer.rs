@@ -165,7 +165,7 @@ impl RingStream {
     }
 
     #[inline]
-    pub fn has_news(&self) -> bool {
-        self.inlet.has_news()
+    pub fn has_work(&self) -> bool {
+        self.inlet.has_work()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farcall_link::{Completed, PostRefused};
-use farcall_verbs::{Endpoint, Nanos, Next, Notify, Probe, Result, WaitSet, Wc};
+use farcall_verbs::{Endpoint, Nanos, Notify, Progress, Result, WaitSet, WakeProbe, Wc};
 
 use super::RingStream;
 use crate::error::Broken;
@@ -179,7 +179,7 @@ impl RingStream {
 
 impl Endpoint for RingStream {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         self.now = now;
         let mut any = false;
         if self.inlet.woken.is_asked_for()
@@ -193,7 +193,7 @@ impl Endpoint for RingStream {
             self.turns_to_poll -= 1;
         }
         if self.broken.is_some() {
-            return if any { Next::Again } else { Next::IDLE };
+            return if any { Progress::Again } else { Progress::IDLE };
         }
         match self.inlet.look() {
             Ok(more) => any |= more,
@@ -205,13 +205,13 @@ impl Endpoint for RingStream {
         if any {
             (self.is_armed, self.is_covered) = (false, false);
             self.nap = Nap::default();
-            return Next::Again;
+            return Progress::Again;
         }
         if self.is_armed && !self.is_covered && !self.inlet.may_sleep() {
             // The wake request is not acknowledged yet: bytes may arrive without a wake-up.
-            return Next::Idle { until: Some(self.nap.until) };
+            return Progress::Idle { until: Some(self.nap.until) };
         }
-        Next::Idle { until: if self.is_armed { self.shrink(now) } else { None } }
+        Progress::Idle { until: if self.is_armed { self.shrink(now) } else { None } }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -224,11 +224,11 @@ impl Endpoint for RingStream {
         self.arm_completions()
     }
 
-    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+    fn wake_probe(&self) -> Option<Arc<dyn WakeProbe>> {
         self.probe.clone().map(|probe| probe as _)
     }
 
-    fn arm_covered(&mut self) -> Result<()> {
+    fn arm_delegated(&mut self) -> Result<()> {
         let Some(probe) = &self.probe else { return self.arm() };
         probe.know();
         self.inlet.woken.is_covered();

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use farcall_drive::TokioDriver;
 use farcall_link::Nic;
-use farcall_link::Waiting;
-use farcall_verbs::{Endpoint, MonotonicClock, Next};
+use farcall_link::WaitStrategy;
+use farcall_verbs::{Endpoint, MonotonicClock, Progress};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::StreamOptions;
@@ -75,7 +75,7 @@ impl AsyncStream {
             socket.set_nodelay(true).map_err(unreachable)?;
             let socket = socket.into_std().map_err(unreachable)?;
             let mut carried = Carried::open(nic, options.config, socket)?;
-            let mut driver = TokioDriver::new(MonotonicClock::new(), Waiting::EventBatch);
+            let mut driver = TokioDriver::new(MonotonicClock::new(), WaitStrategy::EventBatch);
             driver.run_until(&mut carried, |carried| carried.is_settled()).await?;
             match carried.take_failure() {
                 Some(OpenError::Unreachable { source, .. }) => Err(unreachable(source)),
@@ -226,7 +226,7 @@ impl Drop for AsyncStream {
                 if self.carried.is_over() {
                     break;
                 }
-                let _: Next = self.carried.progress(farcall_verbs::Clock::now(&MonotonicClock::new()));
+                let _: Progress = self.carried.progress(farcall_verbs::Clock::now(&MonotonicClock::new()));
             }
         }
     }
@@ -244,7 +244,7 @@ impl AsyncStreamListener {
     /// # Errors
     /// Returns an error if the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
-        let driver = TokioDriver::new(MonotonicClock::new(), Waiting::EventBatch);
+        let driver = TokioDriver::new(MonotonicClock::new(), WaitStrategy::EventBatch);
         Ok(Self { door: Door::bind(nic, address, options)?, driver })
     }
 

@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use farcall_drive::{Waiter, arm_then_look, sleep_on};
-use farcall_link::{Nic, Waiting};
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
+use farcall_drive::{Waiter, arm_then_poll, sleep_on};
+use farcall_link::{Nic, WaitStrategy};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 
 use super::StreamOptions;
 use super::door::{Asked, Door};
@@ -77,7 +77,7 @@ impl Runner {
                 now = self.clock.now();
             }
             turns = (turns + 1) % TURNS_PER_CLOCK;
-            if endpoint.progress(now) == Next::Again {
+            if endpoint.progress(now) == Progress::Again {
                 self.waiter.worked();
                 continue;
             }
@@ -87,17 +87,17 @@ impl Runner {
                     return Err(ErrorKind::TimedOut.into());
                 }
             }
-            if self.waiter.was_idle(endpoint.looks()) {
+            if self.waiter.was_idle(endpoint.poll_weight()) {
                 now = self.clock.now();
-                let next = self.waiter.arm_then_look(endpoint, now);
+                let next = self.waiter.arm_then_poll(endpoint, now);
                 // No event follows what the last look has done.
                 if let Some(done) = done(endpoint) {
                     self.waiter.is_awake();
                     return Ok(done);
                 }
                 match next {
-                    Next::Again => self.waiter.worked(),
-                    Next::Idle { until } => {
+                    Progress::Again => self.waiter.worked(),
+                    Progress::Idle { until } => {
                         let until = Nanos::earlier(until, deadline);
                         self.sleep(endpoint, until.map(|until| until.since(now)))?;
                     }
@@ -124,10 +124,10 @@ impl Runner {
         let now = self.clock.now();
         self.waiter.is_awake();
         match endpoint.progress(now) {
-            Next::Again => None,
-            Next::Idle { .. } => match self.waiter.arm_then_look(endpoint, now) {
-                Next::Again => None,
-                Next::Idle { until } => Some((now, until)),
+            Progress::Again => None,
+            Progress::Idle { .. } => match self.waiter.arm_then_poll(endpoint, now) {
+                Progress::Again => None,
+                Progress::Idle { until } => Some((now, until)),
             },
         }
     }
@@ -194,9 +194,9 @@ impl StreamSocket {
     ///
     /// # Errors
     /// Returns an error if the socket was not created with [`StreamOptions::pollable`]. Sockets that wait by
-    /// `Waiting::Busy` are exempt: their application repeats its calls and needs no descriptor.
+    /// `WaitStrategy::Busy` are exempt: their application repeats its calls and needs no descriptor.
     pub fn set_nonblocking(&mut self, nonblocking: bool) -> io::Result<()> {
-        if self.options.waiting != Waiting::Busy {
+        if self.options.waiting != WaitStrategy::Busy {
             self.check_pollable()?;
         }
         self.is_nonblocking = nonblocking;
@@ -284,8 +284,8 @@ impl StreamSocket {
 
     /// Returns whether unseen bytes have arrived. Costs one load.
     #[inline]
-    pub(super) fn has_news(&mut self) -> bool {
-        self.carried.stream().is_some_and(|stream| stream.has_news())
+    pub(super) fn has_work(&mut self) -> bool {
+        self.carried.stream().is_some_and(|stream| stream.has_work())
     }
 
     /// Returns whether the last call returned `WouldBlock`, so that the descriptor reports when another one may
@@ -303,7 +303,7 @@ impl StreamSocket {
     /// Runs one driver iteration. Returns whether it found work.
     pub(super) fn finds_something(&mut self) -> bool {
         self.runner.waiter.is_awake();
-        self.carried.progress(self.runner.clock.now()) == Next::Again
+        self.carried.progress(self.runner.clock.now()) == Progress::Again
     }
 
     /// Calls `operation`, repeatedly, until it returns a result other than `WouldBlock`.
@@ -327,7 +327,7 @@ impl StreamSocket {
                 if let Some(result) = attempt(&mut self.carried) {
                     return Ok(result?);
                 }
-                let is_armed_later = self.is_armed_by_set || self.options.waiting == Waiting::Busy;
+                let is_armed_later = self.is_armed_by_set || self.options.waiting == WaitStrategy::Busy;
                 if if is_armed_later { !self.finds_something() } else { self.arm() } {
                     self.is_waiting = true;
                     return Err(ErrorKind::WouldBlock.into());
@@ -401,7 +401,7 @@ impl StreamListener {
     /// # Errors
     /// Returns an error if the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
-        let runner = Runner::new(Waiter::new(Waiting::EventBatch, None));
+        let runner = Runner::new(Waiter::new(WaitStrategy::EventBatch, None));
         Ok(Self { door: Door::bind(nic, address, options)?, runner, is_nonblocking: false, readiness: None })
     }
 
@@ -467,8 +467,8 @@ impl StreamListener {
             if let Some(taken) = self.door.take() {
                 return Ok(taken);
             }
-            if let Next::Idle { until } = next
-                && let Next::Idle { until: later } = arm_then_look(&mut self.door, now)
+            if let Progress::Idle { until } = next
+                && let Progress::Idle { until: later } = arm_then_poll(&mut self.door, now)
             {
                 if let Some(taken) = self.door.take() {
                     return Ok(taken);

@@ -7,10 +7,10 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use farcall_drive::{AcceptRest, deepen_backlog};
+use farcall_drive::{AcceptBackoff, deepen_backlog};
 use farcall_link::Nic;
 use farcall_stats::Block;
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 use super::StreamOptions;
 use crate::carried::Carried;
@@ -69,7 +69,7 @@ pub(super) struct Door {
     pub options: StreamOptions,
     pending: VecDeque<(Carried<TcpStream>, SocketAddr, Nanos)>,
     arrived: VecDeque<(Carried<TcpStream>, SocketAddr)>,
-    rest: AcceptRest,
+    backoff: AcceptBackoff,
     counters: Block<Counters>,
 }
 
@@ -78,10 +78,10 @@ impl Door {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         deepen_backlog(&listener)?;
-        let rest = AcceptRest::new(format!("streams at {}", listener.local_addr()?));
+        let backoff = AcceptBackoff::new(format!("streams at {}", listener.local_addr()?));
         let (pending, arrived) = (VecDeque::new(), VecDeque::new());
         let counters = Block::new(&next_label(), 0);
-        Ok(Self { listener, nic: nic.clone(), options, pending, arrived, rest, counters })
+        Ok(Self { listener, nic: nic.clone(), options, pending, arrived, backoff, counters })
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
@@ -105,7 +105,9 @@ impl Door {
 
     fn accept(&mut self, now: Nanos) -> bool {
         let mut any = false;
-        while self.arrived.len() < ARRIVED_MAX && (self.rest.left().is_none() || self.rest.is_over()) {
+        while self.arrived.len() < ARRIVED_MAX
+            && (self.backoff.remaining().is_none() || self.backoff.take_expired())
+        {
             match self.listener.accept() {
                 Ok((socket, from)) => {
                     any = true;
@@ -119,7 +121,7 @@ impl Door {
                     let carried = Carried::accept(&self.nic, self.options.config, socket);
                     self.pending.push_back((carried, from, now + self.options.connect_timeout));
                 }
-                Err(error) if self.rest.goes_on_after(&error) => {}
+                Err(error) if self.backoff.should_retry(&error) => {}
                 Err(_) => break,
             }
         }
@@ -128,12 +130,12 @@ impl Door {
 }
 
 impl Endpoint for Door {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = self.accept(now);
-        let mut until = self.rest.left().map(|left| now + left.min(REST));
+        let mut until = self.backoff.remaining().map(|left| now + left.min(REST));
         for _ in 0..self.pending.len() {
             let Some((mut carried, from, late_at)) = self.pending.pop_front() else { break };
-            any |= carried.progress(now) == Next::Again;
+            any |= carried.progress(now) == Progress::Again;
             let failure = carried.take_failure();
             // A stream that has opened is returned even after its deadline, because its client has already been
             // notified.
@@ -162,7 +164,7 @@ impl Endpoint for Door {
                 self.pending.push_back((carried, from, late_at));
             }
         }
-        if any { Next::Again } else { Next::Idle { until } }
+        if any { Progress::Again } else { Progress::Idle { until } }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -170,7 +172,7 @@ impl Endpoint for Door {
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
-        if self.arrived.len() < ARRIVED_MAX && self.rest.left().is_none() {
+        if self.arrived.len() < ARRIVED_MAX && self.backoff.remaining().is_none() {
             set.insert(self.listener.as_raw_fd());
         }
         self.pending.iter().for_each(|(carried, ..)| carried.wait_set(set));

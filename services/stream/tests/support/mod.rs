@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use farcall_link::Nic;
 use farcall_softnic::SoftNic;
 use farcall_stream::{Opening, Stream, StreamConfig, StreamError};
-use farcall_verbs::{Endpoint, Nanos, Next};
+use farcall_verbs::{Endpoint, Nanos, Progress};
 
 /// Timeout of a test. Not a measurement.
 const LOST: Duration = Duration::from_secs(20);
@@ -41,7 +41,7 @@ pub fn step_until(ends: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2])
     while !done(ends) {
         let now = Nanos(1_000 * turns);
         let [a, b] = ends;
-        let is_idle = a.progress(now).merge(b.progress(now)) != Next::Again;
+        let is_idle = a.progress(now).merge(b.progress(now)) != Progress::Again;
         idle = if is_idle { idle + 1 } else { 0 };
         if idle > 50 {
             // Gives the device's service thread a chance to run.

@@ -12,7 +12,7 @@ use farcall_link::{BatchConfig, BatchSizing, Geometry, Plan, ResponsePath as Res
 use farcall_rpc::tune::Decision;
 use farcall_rpc::{
     AnyCaller, ByByte, BySend, CallId, Client, ClientOf, ClientOptions, ConnectError, DatagramReply,
-    Dispatcher, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply,
+    Dispatcher, Fetch, FetchThenReply, NotifyThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply,
     ServerReply, ServerThread, StaticClient,
 };
 use farcall_verbs::{Clock, MonotonicClock, Nanos, Provider};
@@ -374,7 +374,7 @@ fn run_of(preset: &str) -> Option<Run> {
         "write-send" => run::<SendReply>,
         "send-write" => run::<BySend<ServerReply>>,
         "send-send" => run::<BySend<SendReply>>,
-        "rdma-memcached" => run::<BySend<NoticeThenFetch>>,
+        "rdma-memcached" => run::<BySend<NotifyThenFetch>>,
         _ => return None,
     })
 }

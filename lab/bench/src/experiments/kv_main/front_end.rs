@@ -16,7 +16,7 @@ use farcall_link::BatchSizing;
 use farcall_rpc::tune::Decision;
 use farcall_rpc::{
     AnyCaller, ByByte, BySend, Caller, Client, ClientOptions, DatagramReply, Fetch, FetchThenReply,
-    NoticeThenFetch, OverUc, OverUd, Path, SendReply, ServerReply, StaticClient,
+    NotifyThenFetch, OverUc, OverUd, Path, SendReply, ServerReply, StaticClient,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -284,7 +284,7 @@ pub enum FrontEndTarget {
     /// Over verbs, with requests and replies by SEND.
     SendSend(StaticTarget<BySend<SendReply>>),
     /// Over verbs, with requests by SEND, and results announced by SEND and fetched.
-    RdmaMemcached(StaticTarget<BySend<NoticeThenFetch>>),
+    RdmaMemcached(StaticTarget<BySend<NotifyThenFetch>>),
     /// Over verbs, with results fetched by READ or replies by WRITE.
     RfRpc(StaticTarget<FetchThenReply>),
     /// Over verbs by any paths, in batches. Each call needs one dynamic dispatch, which is small compared with the

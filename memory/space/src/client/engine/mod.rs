@@ -27,7 +27,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use farcall_io::{Handler, Poller, PollerConfig, TransferCompletion};
 use farcall_link::{Nic, SplitMix64};
-use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, WaitSet};
 
 use super::PAGE_BYTES;
 use super::buffers::Buffers;
@@ -270,7 +270,7 @@ impl Engine {
 }
 
 impl Endpoint for Engine {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let polled = self.poller.progress(now);
         self.write_placement(now);
         let mut any = self.step_ready(now);
@@ -286,12 +286,12 @@ impl Endpoint for Engine {
             any |= self.run_maintenance(now);
         }
         if any
-            || polled == Next::Again
+            || polled == Progress::Again
             || self.is_placement_due()
             || !self.ready.is_empty()
             || !self.finished_io.is_empty()
         {
-            Next::Again
+            Progress::Again
         } else {
             self.idle()
         }
@@ -307,9 +307,9 @@ impl Endpoint for Engine {
 }
 
 impl Engine {
-    fn idle(&self) -> Next {
+    fn idle(&self) -> Progress {
         let nodes = self.nodes.iter().filter_map(MemoryNodeClient::due).min();
-        Next::Idle {
+        Progress::Idle {
             until: Nanos::earlier(
                 nodes.map(|due| due.max(self.next_maintenance_at)),
                 self.next_maintenance(),

@@ -15,10 +15,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use farcall_drive::{Driver, IdleTurns, Sleeper, Stop, WakeQueue};
+use farcall_drive::{Driver, IdlePolicy, Parker, Stop, WakeQueue};
 use farcall_link::{ConnectionModel, Nic};
 use farcall_shm::fork::Generation;
-use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Next, Provider, Result, WaitSet};
+use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Progress, Provider, Result, WaitSet};
 
 use self::connection::Connection;
 use self::mailbox::{DispatcherEnd, LocalCall, Outcomes, mailbox};
@@ -68,7 +68,7 @@ pub struct ServerThread {
 /// ```
 pub struct Dispatcher {
     joining: WakeQueue<DispatcherEnd>,
-    sleeper: Arc<Sleeper>,
+    sleeper: Arc<Parker>,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
     clock: MonotonicClock,
@@ -94,7 +94,7 @@ impl Dispatcher {
         options.config.plan.connections = ConnectionModel::Dispatcher;
         let connections = u16::try_from(servers.len()).expect("at most 65,535 server threads");
         let os = |what: &'static str| move |e| ConnectError::Verbs(Error::os("start dispatcher", what, e));
-        let sleeper = Arc::new(Sleeper::new().map_err(os("a descriptor to sleep on"))?);
+        let sleeper = Arc::new(Parker::new().map_err(os("a descriptor to sleep on"))?);
         let joining = WakeQueue::new().map_err(os("a descriptor for the queue of new mailboxes"))?;
         let stop = Stop::new().map_err(os("a descriptor for the stop"))?;
         let nic = Nic::open(provider)?;
@@ -139,7 +139,7 @@ impl Dispatcher {
             dispatcher: Arc::clone(&self.sleeper),
             clock: self.clock,
             call_timeout: self.options.call_timeout,
-            idle_turns: IdleTurns::new(self.options.config.plan.waiting),
+            idle_policy: IdlePolicy::new(self.options.config.plan.waiting),
             made_in: self.made_in,
             connections: self.connections,
             spare: vec![Vec::new(); window],
@@ -221,7 +221,7 @@ struct Task {
     connections: Vec<Connection>,
     mailboxes: Vec<Mailbox>,
     joining: WakeQueue<DispatcherEnd>,
-    sleeper: Arc<Sleeper>,
+    sleeper: Arc<Parker>,
 }
 
 impl Task {
@@ -242,14 +242,14 @@ impl Task {
 }
 
 impl Endpoint for Task {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         if self.joining.has_any() {
             self.take_new_mailboxes();
         }
-        let mut next = Next::IDLE;
+        let mut next = Progress::IDLE;
         for mailbox in &mut self.mailboxes {
             if mailbox.take(&mut self.connections) {
-                next = Next::Again;
+                next = Progress::Again;
             }
         }
         self.connections.iter_mut().fold(next, |next, connection| next.merge(connection.progress(now)))
@@ -268,7 +268,7 @@ impl Endpoint for Task {
         self.connections.iter().for_each(|connection| connection.wait_set(set));
     }
 
-    fn waits_long(&self) -> bool {
-        self.connections.iter().all(Endpoint::waits_long)
+    fn prefers_sleep(&self) -> bool {
+        self.connections.iter().all(Endpoint::prefers_sleep)
     }
 }
