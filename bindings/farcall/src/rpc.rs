@@ -18,7 +18,7 @@
 #[cfg(feature = "service")]
 pub use farcall_rpc::service;
 #[cfg(feature = "tokio")]
-pub use farcall_rpc::{Addresses, AsyncClient, AsyncHandler, AsyncServers, OwnedCall, Retry, Spread};
+pub use farcall_rpc::{Addresses, AsyncClient, AsyncHandler, AsyncServers, LoadBalancing, OwnedCall, Retry};
 pub use farcall_rpc::{
     Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions, Completion, ConnectError, Counters,
     Deferred, Dispatcher, DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, PerCall, Reply,

@@ -8,8 +8,8 @@
 //!   ([`Stream::fill`]) and allows messages to be composed in the send buffer ([`Stream::write_with`]).
 
 pub use farcall_stream::{
-    Asked, Broken, Counters, OpenError, Space, Stream, StreamConfig, StreamError, StreamListener,
-    StreamOptions, StreamPath, StreamSocket,
+    AcceptCounts, Broken, Counters, OpenError, Stream, StreamConfig, StreamError, StreamListener,
+    StreamOptions, StreamPath, StreamSocket, WriteBuffer,
 };
 #[cfg(feature = "tokio")]
 pub use farcall_stream::{AsyncStream, AsyncStreamListener};

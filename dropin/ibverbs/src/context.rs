@@ -14,7 +14,7 @@ use crate::device::{DeviceObject, copy_text};
 use crate::errno;
 use crate::registry::Registry;
 use crate::symbols::{export, unsupported};
-use crate::{channel, cq, cq_ex, qp, qp_ex, srq, traced};
+use crate::{channel, cq, cq_ex, live, qp, qp_ex, srq, traced};
 use farcall_layout::{
     ABSENT, Context, ContextOps, Device, DeviceAttr, DeviceAttrEx, EXTENDED, GidEntry, PortAttr, Values,
     VerbsContext,
@@ -49,8 +49,10 @@ pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
             return errno::null(errno::number(&error));
         }
     };
+    let attr = provider.query_device().ok();
     let limits = Limits {
-        max_rd_atomic: provider.query_device().map_or(0, |attr| attr.max_qp_rd_atom),
+        max_rd_atomic: attr.as_ref().map_or(0, |attr| attr.max_qp_rd_atom),
+        max_cqe: attr.map_or(0, |attr| c_int::try_from(attr.max_cqe).unwrap_or(c_int::MAX)),
         gid_tbl_len: provider.query_port(1).map_or(0, |port| port.gid_tbl_len),
     };
     let Ok(command) = eventfd(0, EventfdFlags::CLOEXEC) else { return errno::null(libc::EMFILE) };
@@ -70,7 +72,11 @@ pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
         limits,
     });
     // SAFETY: the address of a field of the box that was just leaked; `ibv_close_device` frees it.
-    unsafe { ptr::addr_of_mut!((*Box::into_raw(made)).verbs.context) }
+    unsafe {
+        let context = ptr::addr_of_mut!((*Box::into_raw(made)).verbs.context);
+        live::CONTEXTS.insert(context);
+        context
+    }
 }
 
 fn tables(device: *mut Device, cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
@@ -253,8 +259,11 @@ export! {
     "IBVERBS_1.1" {
         /// `man ibv_close_device`.
         fn ibv_close_device(context: *mut Context) -> c_int {
-            // SAFETY: `open` made it with `Box::into_raw`. Contract of `ibv_close_device` (man page): it is not used
-            // after the call.
+            if let Err(number) = live::CONTEXTS.remove(context) {
+                return errno::answer(Err(number));
+            }
+            // SAFETY: `open` made it with `Box::into_raw`, and `remove` succeeds only once. Contract of
+            // `ibv_close_device` (man page): it is not used after the call.
             drop(unsafe {
                 Box::from_raw(context.byte_sub(offset_of!(VerbsContext, context)).cast::<ContextObject>())
             });

@@ -94,6 +94,7 @@ unsafe fn make(wanted: &QpCreateParams<'_>) -> Result<*mut QpObject, c_int> {
     if !wanted.init.srq.is_null() {
         live::RECEIVE_QUEUES.check(wanted.init.srq)?;
     }
+    require_one_context(wanted)?;
     let qp_type = transport(wanted.init.qp_type)?;
     let inline_bytes = wanted.init.cap.max_inline_data;
     if inline_bytes > INLINE_BYTES_MAX {
@@ -131,6 +132,20 @@ unsafe fn make(wanted: &QpCreateParams<'_>) -> Result<*mut QpObject, c_int> {
         shared.uses.add();
     }
     Ok(wrap(wanted, provider))
+}
+
+/// The kernel searches for the queues of a queue pair in the context of its domain only.
+fn require_one_context(wanted: &Wanted<'_>) -> Result<(), c_int> {
+    let init = wanted.init;
+    // SAFETY: the caller, `make`, has checked that the domain and the queues are live.
+    let (context, of_send, of_recv, of_srq) = unsafe {
+        let of_srq = init.srq.as_ref().map(|srq| srq.context);
+        ((*wanted.pd).context, (*init.send_cq).context, (*init.recv_cq).context, of_srq)
+    };
+    if (of_send, of_recv, of_srq.unwrap_or(context)) == (context, context, context) {
+        return Ok(());
+    }
+    Err(errno::refused(libc::EINVAL, format_args!("a queue belongs to another context than the domain")))
 }
 
 fn wrap(wanted: &QpCreateParams<'_>, provider: Box<dyn RawQp>) -> *mut QpObject {

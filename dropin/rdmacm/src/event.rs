@@ -1,4 +1,4 @@
-//! Events: conversion of the manager's notices to C structures, and their effects on endpoints.
+//! Events: conversion of the manager's events to C structures, and their effects on endpoints.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_lost_or_sent_again() {
+    fn loses_or_retransmits_a_lost_message() {
         for qp_type in [QpType::Uc, QpType::Ud] {
             assert_eq!(decide("seed=1,drop=1", qp_type, WrOpcode::SEND, 7), Decision::Lose);
         }

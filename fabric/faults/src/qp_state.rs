@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn substitutes_look_like_what_was_asked_for() {
+    fn substitutes_complete_like_the_original_request() {
         let qp_state = FaultyQpState::new(0, true);
         qp_state.posted(None);
         qp_state.posted(Some(WcOpcode::SEND));

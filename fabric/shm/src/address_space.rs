@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unmapped_is_a_fault_and_says_whose() {
+    fn reports_whose_memory_is_unmapped() {
         let Some(space) = AddressSpace::own(true) else { return println!("skipped: no /proc/self/mem") };
         let page = rustix::param::page_size();
         let pages = Pages::new(2 * page);

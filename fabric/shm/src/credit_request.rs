@@ -230,7 +230,7 @@ mod tests {
 
     /// A queue pair whose readiness bit is being cleared is polled again when its request begins to wait.
     #[test]
-    fn what_waits_is_looked_at_again() {
+    fn polls_a_waiting_request_again() {
         check(|| {
             let scene = Scene::new();
             scene.queue.set_polled(0);

@@ -1,12 +1,11 @@
 //! Delegation of a sleeping thread's polling to a poller, in one word (RR-Compound, algorithm 2).
 //!
-//! The owner of the word *covers* it: it delegates its polling. A poller that polls on behalf of the owner ends the
-//! delegation once: it *rings* when it finds work for the owner, or *leaves* when it will poll no more. In both cases
-//! it wakes the owner.
+//! The owner of the word *delegates* its polling. A poller that polls on behalf of the owner ends the delegation once:
+//! it *signals* when it finds work for the owner, or *releases* the word when it will poll no more. In both cases it
+//! wakes the owner.
 //!
-//! A poller that sleeps must not leave a covered owner without a poller. It arms its [`crate::SleepFlag`] and then
-//! leaves every covered word; an owner covers its word and then checks whether the poller sleeps. At least one of the
-//! two sees the other.
+//! A poller that sleeps must not keep a delegation. It arms its [`crate::SleepFlag`] and then releases every word; an
+//! owner delegates and then checks whether the poller sleeps. At least one of the two sees the other.
 
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -77,8 +76,8 @@ impl DelegationWord {
 
 #[cfg(all(test, loom))]
 mod tests {
-    //! These models were checked to fail without either fence of `SleepFlag`, and if the poller does not leave the word
-    //! after it armed its own.
+    //! These models were checked to fail without either fence of `SleepFlag`, and if the poller does not release the
+    //! word after it armed its own.
 
     use super::*;
     use crate::SleepFlag;
@@ -181,7 +180,7 @@ mod tests {
             let (signalled, released) = poller.join().unwrap();
             assert!(!(signalled && released));
             let expected = if signalled { DelegationEnd::Signalled } else { DelegationEnd::TakenBack };
-            // `release` succeeds only if `signal` failed before the word was covered, which is impossible here.
+            // `release` succeeds only if `signal` failed before the delegation, which is impossible here.
             assert_eq!((end, released), (expected, false));
         });
     }

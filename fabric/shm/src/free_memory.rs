@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_are_counted_and_bounded() {
+    fn counts_and_bounds_memory_reservations() {
         static ALL_BYTES: AtomicU64 = AtomicU64::new(0);
         let reservation = |len_bytes| MemoryReservation::within(&ALL_BYTES, 100, len_bytes);
         let first = reservation(60).unwrap();

@@ -9,7 +9,6 @@
 //! Only completions raise an event. A producer that delivers other data (credit for a waiting request, a message that
 //! the receiver must match) requests service from the owner's service thread ([`Readiness::request_service`]). If the
 //! owner sleeps, the service thread processes the delivery, and the resulting completion raises the event.
-//! it if the owner sleeps; what that completes makes the event.
 
 use crate::SharedMem;
 use crate::fence;
@@ -152,9 +151,9 @@ impl Readiness {
         self.mem.load(SERVICE, Acquire) & STATE_MASK != 0
     }
 
-    /// Owner's process, after it made the service thread's descriptor unreadable: calls `look` with the bit of each
+    /// Owner's process, after it made the service thread's descriptor unreadable: calls `poll` with the bit of each
     /// service request. These calls find all earlier deliveries; later deliveries wake the service thread again.
-    pub fn take_service_requests(&self, mut look: impl FnMut(u32)) {
+    pub fn take_service_requests(&self, mut poll: impl FnMut(u32)) {
         loop {
             let seen = self.mem.load(SERVICE, Relaxed);
             if seen & STATE_MASK == 0 {
@@ -175,7 +174,7 @@ impl Readiness {
             }
             let mut bits = self.mem.fetch_and(at, 0, AcqRel);
             while bits != 0 {
-                look(index as u32 * 64 + bits.trailing_zeros());
+                poll(index as u32 * 64 + bits.trailing_zeros());
                 bits &= bits - 1;
             }
         }
@@ -359,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawn_promise_loses_nothing() {
+    fn clearing_idle_bits_loses_no_completion() {
         check(|| {
             let scene = Scene::new();
             scene.readiness.set_polled(0);
@@ -398,7 +397,7 @@ mod tests {
 
     /// The owner sleeps, is woken, polls, and sleeps again while two producers deliver.
     #[test]
-    fn no_nudge_is_lost_between_a_look_and_the_next_sleep() {
+    fn loses_no_service_request_between_a_poll_and_the_next_sleep() {
         check(|| {
             let scene = Scene::new();
             scene.readiness.arm(false);
@@ -413,14 +412,14 @@ mod tests {
             }
             scene.service_thread_polls(&mut seen);
             assert_eq!(seen, [true; 2], "given, and the owner sleeps");
-            assert!(scene.readiness.is_armed(), "a nudge is no event");
+            assert!(scene.readiness.is_armed(), "a service request is no event");
         });
     }
 
     /// A producer continues after its service request was handled and another producer's has begun and stopped: it does
     /// not mark that one as delivered.
     #[test]
-    fn a_nudge_of_another_is_not_finished() {
+    fn does_not_finish_the_service_request_of_another() {
         check(|| {
             let scene = Scene::new();
             scene.readiness.arm(false);
@@ -431,13 +430,13 @@ mod tests {
                 }));
             });
             scene.deliver(0);
-            assert!(scene.event.load(Acquire), "a nudge that was not delivered silenced another");
+            assert!(scene.event.load(Acquire), "a service request that was not delivered silenced another");
         });
     }
 
     /// A completion that several threads announce raises one event: the owner has consumed it when it sleeps again.
     #[test]
-    fn what_was_taken_meanwhile_is_no_second_event() {
+    fn raises_no_second_event_for_a_consumed_completion() {
         check(|| {
             let scene = Scene::new();
             scene.readiness.arm(false);
@@ -453,7 +452,7 @@ mod tests {
 
     /// A producer that is stopped before it has woken the service thread does not keep another one from doing so.
     #[test]
-    fn a_producer_stopped_inside_a_nudge_does_not_silence_others() {
+    fn a_producer_stopped_in_a_request_does_not_silence_others() {
         check(|| {
             let scene = Scene::new();
             scene.readiness.arm(false);

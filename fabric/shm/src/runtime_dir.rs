@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_is_the_users_own_whatever_the_environment_says() {
+    fn ignores_the_environment_in_the_choice_of_a_directory() {
         let root = Root::new("own");
         assert_eq!(root.place().unwrap(), root.path("tmp/farcall-UID"));
         let made = std::fs::metadata(root.path("tmp/farcall-UID")).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_squatted_is_left_for_one_that_stays() {
+    fn avoids_a_directory_that_another_user_created() {
         let root = Root::new("squatted");
         symlink(root.path("home"), root.path("tmp/farcall-UID")).unwrap();
         assert_eq!(root.place().unwrap(), root.path("home/.farcall"));
@@ -179,7 +179,7 @@ mod tests {
     /// Root can write in spite of permissions; a test in a guest with a read-only file system covers this check for
     /// root.
     #[test]
-    fn a_place_that_cannot_be_written_to_is_left_for_one_that_can() {
+    fn avoids_a_directory_that_is_not_writable() {
         let root = Root::new("read-only");
         let first = root.path("tmp/farcall-UID");
         std::fs::create_dir(&first).unwrap();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_place_the_error_names_each() {
+    fn names_each_candidate_if_none_is_usable() {
         let root = Root::new("none");
         for (name, mode) in [("tmp", 0o777), ("home", 0o775)] {
             std::fs::set_permissions(root.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn homes_are_found_by_number() {
+    fn finds_home_directories_by_user_number() {
         let users =
             "root:x:0:0:root:/root:/bin/sh\nbroken\nalice:x:1000:1000::/srv/alice:\nnobody:x:7:7:::\n";
         assert_eq!(home_directory(users, 1000), Some(PathBuf::from("/srv/alice")));

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn foreign_segments_must_be_sealed_and_large_enough() {
+    fn maps_only_sealed_and_large_enough_peer_segments() {
         let good = Segment::create("test", 100).unwrap();
         assert!(Segment::map_peer_segment(good.fd(), 0, 4096, true).is_ok());
         assert!(Segment::map_peer_segment(good.fd(), 0, 4097, true).is_err());
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_no_foreign_segment_of_huge_pages() {
+    fn maps_no_peer_segment_of_huge_pages() {
         let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
         let Ok(huge) = fs::memfd_create("test", flags) else {
             eprintln!("SKIPPED: this kernel has no files of huge pages");
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn room_takes_memory_when_it_is_populated() {
+    fn allocates_a_sparse_segment_when_it_is_populated() {
         let segment = Segment::create_sparse("test", 4096, 8 * 4096).unwrap();
         let allocated_bytes_total = || fs::fstat(segment.fd()).unwrap().st_blocks * 512;
         assert_eq!((segment.len_bytes(), allocated_bytes_total()), (9 * 4096, 4096));

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_slept_through() {
+    fn sleeps_through_no_delivery() {
         loom::model(|| {
             let scene = Arc::new(Scene::default());
             let producers = [0, 1].map(|at| {

@@ -165,7 +165,7 @@ mod forgetting {
     }
 
     #[test]
-    fn an_earlier_life_takes_no_place_and_is_not_taken() {
+    fn ignores_completions_of_an_earlier_incarnation() {
         let ring = WcRing::new(1, 2);
         for life in 0..5 {
             fill(&ring, 10 * life);

@@ -18,8 +18,8 @@
 //! | `shm_transport` | the shared-memory transport between processes of one host: execution and completion of requests |
 //! | `process` | this process and its memory, peer processes and their exit, forks |
 //!
-//! `process` notifies the other directories through its trait `Way`, for example that a process has exited. Structures
-//! that are shared between processes are in the crate `farcall-shm`.
+//! `process` notifies the other directories through its trait `TransportBackend`, for example that a process has exited.
+//! Structures that are shared between processes are in the crate `farcall-shm`.
 
 mod process;
 mod roce;

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_of_the_dead_are_kept_and_the_living_always() {
+    fn retains_live_segments_and_the_newest_of_exited_processes() {
         let segment =
             |id, attached, changed_unix_s| FoundSegment { id, creator_pid: 1, attached, changed_unix_s };
         let day = RETENTION.as_secs();

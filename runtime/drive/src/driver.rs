@@ -65,7 +65,7 @@ impl<C: Clock> Driver<C> {
                 Progress::Idle { .. } if self.waiter.was_idle(endpoint.poll_weight()) => {
                     now = self.clock.now();
                     let next = self.waiter.arm_then_poll(endpoint, now);
-                    // No event follows what the last look has done.
+                    // No event follows the work of the last poll.
                     if done(endpoint) {
                         self.waiter.is_awake();
                         break;
@@ -103,7 +103,7 @@ mod tests {
     use farcall_verbs::{Nanos, VirtualClock};
 
     #[test]
-    fn asks_whether_it_is_done_before_it_sleeps() {
+    fn checks_whether_it_is_done_before_it_sleeps() {
         let mut endpoint = EndsOnceArmed::default();
         Driver::new(VirtualClock::default(), WaitStrategy::EventBatch, Stop::new().unwrap())
             .run_until(&mut endpoint, |endpoint| endpoint.has_ended)

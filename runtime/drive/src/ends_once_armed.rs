@@ -1,4 +1,4 @@
-//! For tests of drivers: an endpoint that ends in its last look before a sleep, and that no event would wake.
+//! For tests of drivers: an endpoint that ends in its last poll before a sleep, and that no event would wake.
 
 use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 

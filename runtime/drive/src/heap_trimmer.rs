@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_goes_back_after_a_peak_and_not_after_each() {
+    fn trims_after_a_peak_but_not_after_each() {
         let mut memory = HeapTrimmer::default();
         memory.record_use(100 << 20);
         assert!(!memory.is_due(100 << 20) && memory.is_due(10 << 20));

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_of_waiting_sleeps_when_it_says() {
+    fn each_wait_strategy_sleeps_at_its_limit() {
         let adaptive = WaitStrategy::Adaptive { max_retry: 120 };
         for (waiting, turns) in [
             (WaitStrategy::Busy, usize::MAX),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_of_many_looks_counts_for_as_many() {
+    fn counts_an_iteration_by_its_poll_weight() {
         let mut turns = idle_policy(WaitStrategy::Adaptive { max_retry: 120 });
         assert!(!turns.was_idle(100) && turns.was_idle(21));
     }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn only_adaptive_waiting_begins_anew_with_work() {
+    fn only_adaptive_waiting_restarts_with_work() {
         for (waiting, after_work) in
             [(WaitStrategy::Adaptive { max_retry: 100 }, 100), (WaitStrategy::NaiveHybrid, 1000 - 60)]
         {

@@ -12,10 +12,11 @@
 //! time slices from the scheduler.
 //!
 //! While the thread of an endpoint sleeps, [`Pollers`] that the user has started may poll for it. An endpoint with a
-//! *news probe* (some words of memory, and the values that the thread has already seen) is armed as *covered*: its
-//! peer need not wake it, and the poller writes the thread's event descriptor when the words change. When nothing
-//! arrives, or cores are scarce, a poller releases all endpoints: each thread wakes once and arms its own events, and
-//! the poller sleeps. A control word per endpoint states which thread polls (`farcall_shm::delegation_word`).
+//! *wake probe* (some words of memory, and the values that the thread has already seen) is armed for *delegated*
+//! polling: its peer need not wake it, and the poller writes the thread's event descriptor when the words change. When
+//! nothing arrives, or cores are scarce, a poller releases all endpoints: each thread wakes once and arms its own
+//! events, and the poller sleeps. A control word per endpoint states which thread polls
+//! (`farcall_shm::delegation_word`).
 //!
 //! * [`arm_then_poll`]: the rule against lost wake-ups.
 //! * [`Driver`]: a loop in the calling thread.

@@ -88,7 +88,7 @@ impl<C: Clock> TokioDriver<C> {
             self.watched.values().for_each(clear_ready);
             let now = self.clock.now();
             let next = self.waiter.arm_then_poll(endpoint, now);
-            // No event follows what the last look has done.
+            // No event follows the work of the last poll.
             if done(endpoint) {
                 return Poll::Ready(Ok(()));
             }
@@ -172,7 +172,7 @@ mod tests {
     use farcall_verbs::VirtualClock;
 
     #[tokio::test]
-    async fn asks_whether_it_is_done_before_it_sleeps() {
+    async fn checks_whether_it_is_done_before_it_sleeps() {
         let mut endpoint = EndsOnceArmed::default();
         TokioDriver::new(VirtualClock::default(), WaitStrategy::EventBatch)
             .run_until(&mut endpoint, |endpoint| endpoint.has_ended)

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_by_datagram_fits_one_packet_of_any_mtu() {
+    fn limits_datagram_slots_to_one_packet_of_any_mtu() {
         let [herd, ud_rpc] = ["herd", "ud-rpc"].map(|name| Plan::named(name).unwrap());
         for mtu in [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096] {
             for plan in [herd, ud_rpc] {
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_geometries_are_checked() {
+    fn checks_the_geometry_of_a_peer() {
         let good = Geometry::default();
         assert!(good.check().is_ok());
         assert!(Geometry { window: 3, ..good }.check().is_err());

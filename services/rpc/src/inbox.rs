@@ -85,7 +85,7 @@ impl Inbox {
 
     /// Removes the oldest message, which has been consumed, and posts the receive of its slot again.
     #[inline]
-    pub fn give_back(&mut self, pair: &mut QueuePair) {
+    pub fn repost(&mut self, pair: &mut QueuePair) {
         if let Some(slot) = self.arrived.pop_front() {
             self.post(pair, usize::from(slot));
         }

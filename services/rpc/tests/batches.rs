@@ -174,7 +174,7 @@ fn rejects_only_the_oversized_result_of_a_batch() {
 }
 
 #[test]
-fn batches_are_executed_once_whatever_is_lost() {
+fn executes_batches_once_despite_any_loss() {
     anything_is_lost::<OverUc<ServerReply>>();
     anything_is_lost::<OverUd<DatagramReply>>();
 }
@@ -272,7 +272,7 @@ fn sends_only_gathered_calls_to_a_restarted_server() {
     let mut client = client::<FetchThenReply>(&mut world, BatchConfig::fixed(2));
     let sent = [b"a", b"b"].map(|payload| submit(&world, &mut client, ECHO, payload));
     let gathered = submit(&world, &mut client, ECHO, b"c");
-    client.break_off(Broken::Closed);
+    client.disconnect(Broken::Closed);
     world.restart();
     world.connect(&mut client).unwrap();
     for call in sent {
@@ -290,7 +290,7 @@ fn sends_only_gathered_calls_to_a_restarted_server() {
     assert_eq!(world.server.handler().executed, 2);
     // Without another connection, the calls of the open batch end as never sent.
     let gathered = submit(&world, &mut client, ECHO, b"e");
-    client.break_off(Broken::Closed);
+    client.disconnect(Broken::Closed);
     client.fail_all(&Broken::Closed);
     let done = client.next_completion().unwrap();
     assert_eq!((done.call, done.result), (gathered, Err(CallError::NotSent(Broken::Closed))));

@@ -197,7 +197,7 @@ fn spreads_mailboxes_over_cache_lines_and_polls_them_in_parts() {
 }
 
 #[test]
-fn checksums_travel_when_asked_for() {
+fn carries_checksums_if_requested() {
     let mut world = World::new();
     for (client_asks, server_asks) in [(true, false), (false, true)] {
         let mut world =

@@ -300,11 +300,11 @@ fn ends_the_connection_for_an_impossible_result() {
     check::<BySend<NotifyThenFetch>>();
 }
 
-type Told = Caller<BySend<NotifyThenFetch>>;
+type NotifiedCaller = Caller<BySend<NotifyThenFetch>>;
 
-fn told() -> (Told, Corrupt, Nanos) {
+fn notified_caller() -> (NotifiedCaller, Corrupt, Nanos) {
     let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
-    let mut client = Told::new(nic.clone(), CallerConfig::default()).unwrap();
+    let mut client = NotifiedCaller::new(nic.clone(), CallerConfig::default()).unwrap();
     let (server, welcome) = Corrupt::accept(&nic, &client.hello().unwrap());
     client.welcome(welcome, Nanos(1)).unwrap();
     (client, server, Nanos(1))
@@ -313,7 +313,7 @@ fn told() -> (Told, Corrupt, Nanos) {
 #[test]
 fn a_notice_with_a_wrong_length_costs_a_read_at_most() {
     for (claimed, second_reads) in [(0, 1), (15, 0), (u32::MAX, 0)] {
-        let (mut client, mut server, mut now) = told();
+        let (mut client, mut server, mut now) = notified_caller();
         server.place(Seq::FIRST, false);
         server.tell(Seq::FIRST, claimed);
         assert_eq!(call(&mut client, &mut server, &mut now).unwrap(), b"sixteen bytes ok");
@@ -323,7 +323,7 @@ fn a_notice_with_a_wrong_length_costs_a_read_at_most() {
 
 #[test]
 fn rereads_a_result_that_was_announced_too_early() {
-    let (mut client, mut server, mut now) = told();
+    let (mut client, mut server, mut now) = notified_caller();
     server.tell(Seq::FIRST, 16);
     client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
     let mut patience = support::Patience::new();
@@ -343,7 +343,7 @@ fn rereads_a_result_that_was_announced_too_early() {
 #[test]
 fn ends_the_connection_for_an_unexpected_notice() {
     fn check(tell: impl Fn(&mut Corrupt)) {
-        let (mut client, mut server, now) = told();
+        let (mut client, mut server, now) = notified_caller();
         for _ in 0..2 {
             client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
         }

@@ -167,7 +167,7 @@ fn a_server_that_ends_ends_only_calls_to_it() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_connected_to_again() {
+fn reconnects_to_a_restarted_server() {
     let world = World::new(1);
     let dispatcher = world.dispatcher(1, ClientOptions::default().reconnect_timeout(Duration::from_secs(60)));
     let mut requester = dispatcher.requester(1).unwrap();

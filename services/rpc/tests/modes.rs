@@ -267,7 +267,7 @@ fn fetch_never_turns_to_server_reply_and_pauses_between_fetches() {
 }
 
 #[test]
-fn a_client_that_asked_for_a_push_fetches_ever_more_seldom() {
+fn fetches_ever_more_rarely_after_requesting_a_push() {
     let mut world = World::new();
     let mut client =
         world.client_with::<Fetch>(CallerConfig::default().kick_after(Duration::from_secs(3_600)));

@@ -62,7 +62,7 @@ fn sleepers_wake_each_other() {
 }
 
 #[test]
-fn clients_of_many_threads_reach_the_thread_they_ask_for() {
+fn connects_clients_to_the_requested_thread() {
     let service = |thread: u16| {
         move |_: &Call<'_>, reply: &mut Reply<'_>| {
             reply.extend_from_slice(&thread.to_le_bytes());
@@ -152,7 +152,7 @@ fn a_client_finds_a_restarted_server_by_itself() {
 }
 
 #[test]
-fn calls_given_up_keep_their_places_until_the_server_answers() {
+fn holds_slots_of_cancelled_calls_until_the_server_replies() {
     let gate = Arc::new(AtomicU64::new(0));
     let entered = Arc::clone(&gate);
     let service = move |_| {

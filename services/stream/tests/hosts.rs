@@ -49,9 +49,9 @@ fn waits() -> Vec<StreamOptions> {
 
 /// Tests half-close of both directions and the repeated end after all bytes, with every wait strategy.
 #[test]
-fn between_hosts_both_directions_end_by_themselves_and_whole() {
+fn ends_each_direction_separately_between_hosts() {
     let sent = bytes_at(0, 3_000_000);
-    match end_of("between_hosts_both_directions_end_by_themselves_and_whole", &[]) {
+    match end_of("ends_each_direction_separately_between_hosts", &[]) {
         None => {}
         Some(End::Server) => {
             let mut listener = listen(StreamOptions::default());
@@ -315,7 +315,7 @@ fn refuse_until_done() {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(listener.asked().over_tcp, 0);
+    assert_eq!(listener.accept_counts().over_tcp, 0);
 }
 
 /// A path that the environment forbids is refused with a message; there is no silent fallback.

@@ -54,7 +54,7 @@ fn waits() -> Vec<StreamOptions> {
 }
 
 #[test]
-fn both_directions_end_by_themselves_and_whole() {
+fn ends_each_direction_separately_and_completely() {
     for options in waits() {
         let sent = bytes_at(0, 3_000_000);
         let expected = sent.clone();
@@ -170,7 +170,7 @@ fn accepts_clients_despite_silent_and_invalid_ones() {
     drop(socket);
     assert_eq!(client.join().unwrap(), 0);
     // 302 clients connected, of which 256 handshakes may be in progress.
-    let asked = listener.asked();
+    let asked = listener.accept_counts();
     assert_eq!((asked.through_rings, asked.over_tcp, asked.late), (1, 0, 0));
     assert!(asked.displaced >= 44 && asked.displaced + asked.refused <= 301, "{asked:?}");
     // The statistics have the same counts, in the block of one of this process's listeners.

@@ -78,7 +78,7 @@ fn each_direction_ends_by_itself_and_after_all_bytes() {
 }
 
 #[test]
-fn bytes_are_lent_in_one_piece_however_they_came() {
+fn lends_contiguous_bytes_for_any_arrival() {
     let mut ends = pair_of([StreamConfig::default().ring_bytes(4 << 10); 2]);
     let all = bytes_at(0, 50_000);
     let (mut written, mut read) = (0, 0);
@@ -221,7 +221,7 @@ fn an_empty_stream_has_an_end_and_nothing_else() {
 }
 
 #[test]
-fn an_end_that_only_writes_wakes_a_peer_that_asked_for_it() {
+fn wakes_a_requesting_peer_while_only_writing() {
     let write: fn(&mut Stream) -> usize = |end| end.write(b"a message").unwrap();
     let compose: fn(&mut Stream) -> usize =
         |end| end.write_with(9, |space| assert_eq!(space.put(b"a message"), 9)).unwrap();

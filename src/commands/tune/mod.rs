@@ -71,7 +71,7 @@ impl Tune {
 /// Returns the path that clients use by default, after creating its directory.
 fn default_path(scope: &Scope) -> Result<PathBuf, Failure> {
     const REMEDY: &str = "name a file: --out FILE";
-    let path = scope.usual_place().ok_or_else(|| {
+    let path = scope.default_path().ok_or_else(|| {
         let why = "neither XDG_CACHE_HOME nor HOME is set";
         Failure::new("there is no directory for the profile").why(why).remedy(REMEDY)
     })?;

@@ -32,7 +32,7 @@ fn programs_on_two_hosts_meet() {
 
 /// `FARCALL_TRANSPORT=roce` takes precedence over a directory that the other host does not share.
 #[test]
-fn meets_another_host_although_a_folder_is_named() {
+fn connects_to_another_host_although_a_directory_is_set() {
     let server = "exec rping -s -v -C 5 -a 192.0.2.2 -p 7174";
     let client = "mkdir -p own; export FARCALL_SOCKET_DIR=$PWD/own
         until rping -c -v -V -C 5 -a 192.0.2.2 -p 7174; do kill -0 $server; sleep 0.2; done

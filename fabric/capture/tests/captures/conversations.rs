@@ -214,7 +214,7 @@ fn captures_naks_by_error_and_no_packet_for_a_timeout() {
 }
 
 #[test]
-fn what_breaks_a_rule_is_not_sent_and_uses_no_number() {
+fn records_no_packet_for_an_invalid_request() {
     let mut end = End2End::new("rules", QpType::Rc);
     let sges = sge(4);
     let wr = SendWr::send(1, &sges).with_flags(SendFlags::SIGNALED);

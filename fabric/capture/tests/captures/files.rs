@@ -60,7 +60,7 @@ fn merges_packets_of_all_processes_in_order_of_time() {
 }
 
 #[test]
-fn what_is_recorded_is_in_the_file_at_once() {
+fn writes_recorded_packets_to_the_file_at_once() {
     let folder = folder("at-once");
     let recorder = Recorder::create(&folder, SNAPLEN_BYTES).unwrap();
     let [file] = &files(&folder)[..] else { panic!("one file") };

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_torn_or_lost_after_its_acknowledgement_is_found() {
+    fn detects_torn_and_lost_acknowledged_messages() {
         let mut messages = Deliveries::default();
         messages.open(1, DeliveryGuarantee::Reliable);
         messages.sent(1, 1, vec![1, 2, 3]);

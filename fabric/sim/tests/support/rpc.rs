@@ -74,7 +74,7 @@ impl<H: Handler> ServerProgram<H> {
             "server: {} lines, {} connections, {} parked, {:?}",
             self.lines.len(),
             responder.connections(),
-            responder.sessions_parked(),
+            responder.detached_sessions(),
             responder.counters()
         )
     }
@@ -142,13 +142,13 @@ impl<H: Handler> ServerProgram<H> {
         any
     }
 
-    fn tell(&mut self) {
-        while let Some(ResponderEvent::Closed { connection, tell, .. }) = self.responder.poll_event() {
+    fn forward_events(&mut self) {
+        while let Some(ResponderEvent::Closed { connection, refusal, .. }) = self.responder.poll_event() {
             let Some(at) = self.lines.iter().position(|line| line.connection == Some(connection)) else {
                 continue;
             };
             let mut line = self.lines.remove(at);
-            if let Some(refusal) = tell {
+            if let Some(refusal) = refusal {
                 let _ = line.pipe.write(&line.acceptor.refuse(&refusal));
             }
         }
@@ -160,7 +160,7 @@ impl<H: Handler + 'static> Endpoint for ServerProgram<H> {
         self.accept();
         let heard = self.hear_all(now);
         let next = self.responder.progress(now);
-        self.tell();
+        self.forward_events();
         if heard { Progress::Again } else { next }
     }
 
@@ -255,7 +255,7 @@ impl<W: Workload> ClientProgram<W> {
     /// Breaks the connection at this end, as if the kernel had reported an error; the server detects it later.
     pub fn hang_up(&mut self) {
         if let Stage::Open { .. } = self.stage {
-            self.caller.break_off(Broken::HungUp);
+            self.caller.disconnect(Broken::HungUp);
             self.stage = Stage::Pause { until: Nanos(0) };
         }
     }
@@ -310,7 +310,7 @@ impl<W: Workload> ClientProgram<W> {
                 Ok((taken, notice)) => {
                     rest = &rest[taken..];
                     if notice == Some(PostHandshakeMessage::GoingAway) {
-                        self.caller.set_going_away();
+                        self.caller.set_draining();
                     }
                 }
                 Err(_) => return Hear::End,
@@ -344,7 +344,7 @@ impl<W: Workload> ClientProgram<W> {
             Hear::Nothing => (false, due),
             Hear::Something => (true, due),
             Hear::End => {
-                self.caller.break_off(Broken::HungUp);
+                self.caller.disconnect(Broken::HungUp);
                 self.pause(now);
                 (true, None)
             }

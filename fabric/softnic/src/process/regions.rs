@@ -11,7 +11,7 @@ use crate::process::Process;
 use crate::process::shared_remap::{self, Window};
 
 /// Maximum number of regions of a process.
-pub(crate) const MAX_REGIONS: usize = 16_384;
+pub(crate) const MAX_REGIONS: usize = 32_768;
 
 /// Number of key bits that hold the low byte of the generation; the others hold the index. A key is therefore not
 /// reused immediately after its region.
@@ -126,7 +126,9 @@ impl RegionTable {
         // generations are random.
         let random = RandomState::new();
         let mut free: Vec<u32> = (0..MAX_REGIONS as u32).collect();
-        free.sort_by_cached_key(|index| random.hash_one(index));
+        for at in (1..MAX_REGIONS).rev() {
+            free.swap(at, (random.hash_one(at) % (at as u64 + 1)) as usize);
+        }
         let first_generation = |index: u32| (random.hash_one((index, "generation")) as u32).max(1);
         Ok(Self {
             generations: segment.memory(),

@@ -9,8 +9,8 @@
 //! leaves them to it. The polling thread polls more often if it has found that it waits for something else. The service
 //! thread handles packets for application threads that sleep. One poll receives a batch of packets by one system call,
 //! acknowledges the batch once, and sends the resulting packets as a batch. Each packet is copied once, and its CRC is
-//! computed over the copy. Packets of one length to one queue pair form a *GSO batch* (a "train" in names): one message
-//! to the kernel, which splits it as late as possible, and one message from it (`gso.rs`).
+//! computed over the copy. Packets of one length to one queue pair form a *GSO batch* (a "train" in names of counters):
+//! one message to the kernel, which splits it as late as possible, and one message from it (`gso.rs`).
 //!
 //! ECN marks are delivered with the packets. `farcall_wire` notifies the sender, whose rate control slows it down.
 //!

@@ -11,6 +11,7 @@ use super::management;
 use super::management_claim::Claim;
 use super::poll_responsibility::PollResponsibility;
 use super::shared_port::SharedPort;
+use super::sources::truncate_own_packets;
 use super::state::State;
 use crate::process::rendezvous::block_of;
 use crate::process::{FdHandler, FdRegistration};
@@ -52,6 +53,7 @@ impl Port {
         }
         let began = Instant::now();
         let shared_port = Arc::new(SharedPort::join()?);
+        truncate_own_packets(slots.socket(), !host.process.forces_roce())?;
         let state = State::new(shm, shared_port.clone(), began)?;
         let port = Arc::new(Self {
             shm: Arc::downgrade(shm),

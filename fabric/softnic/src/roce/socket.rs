@@ -6,8 +6,8 @@
 //! which peers identify this host.
 //!
 //! Datagrams of one length to one queue pair are passed to the kernel as one *GSO batch* (UDP_SEGMENT), a "train" in
-//! names. The kernel splits it as late as possible, and not at all within this machine. Datagrams that it has combined
-//! (UDP_GRO) are split here.
+//! names of counters. The kernel splits it as late as possible, and not at all within this machine. Datagrams that it
+//! has combined (UDP_GRO) are split here.
 
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};

@@ -4,11 +4,18 @@
 //! this host. They were sent by a process of this host, and a RoCEv2 packet does not identify the user of its sender.
 //! Processes of this host therefore exchange packets over RoCEv2 only where `FARCALL_TRANSPORT` forces that, and only
 //! with processes of their own user, which is determined from the kernel's table of UDP sockets.
+//!
+//! The kernel permits every process to send from any IPv6 address (`IPV6_FREEBIND`). Packets by IPv6 that this host has
+//! sent are therefore recognized by the loopback device, through which they come: a filter of the socket
+//! ([`truncate_own_packets`]) empties them, so that they can be counted.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
+use farcall_verbs::Result;
 use farcall_wire::codec::UDP_PORT;
 
+use super::socket::{fail, last_errno};
 use crate::process::addresses::is_of_this_host;
 use crate::process::rendezvous::is_own_user;
 
@@ -74,6 +81,50 @@ impl Sources {
                     is_sent_by_own_user(src, src_port)
                 }))
     }
+}
+
+/// Makes the kernel empty the IPv6 datagrams of a socket that this host has sent, or accept all datagrams again.
+///
+/// # Errors
+/// Returns an error if the kernel refuses.
+pub(super) fn truncate_own_packets(socket: BorrowedFd<'_>, truncates: bool) -> Result<()> {
+    /// Index of the loopback device in every network namespace.
+    const LOOPBACK: u32 = 1;
+    /// Length of a UDP header, which a filter cannot remove.
+    const HEADER_BYTES: u32 = 8;
+    const fn step(code: u32, (jt, jf): (u8, u8), k: u32) -> libc::sock_filter {
+        libc::sock_filter { code: code as u16, jt, jf, k }
+    }
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const JUMP_IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+    let mut steps = [
+        step(LOAD, (0, 0), (libc::SKF_AD_OFF + libc::SKF_AD_IFINDEX).cast_unsigned()),
+        step(JUMP_IF_EQUAL, (0, 3), LOOPBACK),
+        step(LOAD, (0, 0), (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL).cast_unsigned()),
+        step(JUMP_IF_EQUAL, (0, 1), libc::ETH_P_IPV6.cast_unsigned()),
+        step(RETURN, (0, 0), HEADER_BYTES),
+        step(RETURN, (0, 0), u32::MAX),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    let name = if truncates { libc::SO_ATTACH_FILTER } else { libc::SO_DETACH_FILTER };
+    let len_bytes = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: the first option takes a `sock_fprog`; the second ignores its value, of which it requires four bytes.
+    // `program` and `steps` outlive the call, and the kernel copies them.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, (&raw const program).cast(), len_bytes)
+    };
+    match result {
+        0 => Ok(()),
+        // No filter was attached.
+        _ if !truncates && last_errno() == rustix::io::Errno::NOENT => Ok(()),
+        _ => Err(fail("filter packets that this host sends")(last_errno())),
+    }
+}
+
+/// Returns whether a datagram is one that the filter has emptied.
+pub(super) fn is_truncated(src: Ipv6Addr, datagram: &[u8]) -> bool {
+    datagram.is_empty() && src.to_ipv4_mapped().is_none()
 }
 
 /// Returns whether at least one UDP socket can send from an address and port, and all such sockets belong to this user.

@@ -29,7 +29,7 @@ use super::qp::{RoceQpState, Transport};
 use super::send_batch::SendBatch;
 use super::shared_port::SharedPort;
 use super::socket::{ReceivedDatagram, RecvBatch, Socket};
-use super::sources::Sources;
+use super::sources::{Sources, is_truncated};
 use super::timers::Timers;
 use crate::process::QpnMap;
 use crate::process::rendezvous::block_of;
@@ -287,6 +287,9 @@ impl State {
         }
         if received.is_marked {
             self.counters.packets_marked.increment();
+        }
+        if is_truncated(path.src, datagram) {
+            return self.counters.dropped_local.increment();
         }
         let covered = self.covered.of(path, received.src_port, datagram.len());
         if !covered.is_sound(received.index_in_batch, datagram) {

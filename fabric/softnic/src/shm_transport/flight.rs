@@ -12,7 +12,7 @@ pub(crate) const FLIGHT_RECORDS: usize = 32;
 pub(crate) enum Event {
     /// The state changed (new state).
     State = 1,
-    /// A request began to wait, after a period without waiting (reason: number of a `Wait`).
+    /// A request began to wait, after a period without waiting (reason: number of a `WaitReason`).
     Wait = 2,
     /// A send request failed (completion status).
     SendFailed = 3,

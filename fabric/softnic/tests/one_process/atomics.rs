@@ -227,9 +227,11 @@ fn what_brings_data_back_is_not_inline_after_one_that_was_not() {
 }
 
 #[test]
-fn an_atomics_access_is_judged_before_its_alignment() {
+fn checks_the_alignment_of_an_atomic_before_its_access() {
     for opcode in BOTH {
         let (mut a, b) = pair();
-        assert_eq!(post(&mut a, &b, (4 << 20) - 4, opcode, 0, 1).status, WcStatus::REM_ACCESS_ERR);
+        assert_eq!(post(&mut a, &b, (4 << 20) - 4, opcode, 0, 1).status, WcStatus::REM_INV_REQ_ERR);
+        let (mut a, b) = pair();
+        assert_eq!(post(&mut a, &b, 4 << 20, opcode, 0, 1).status, WcStatus::REM_ACCESS_ERR);
     }
 }

@@ -402,20 +402,21 @@ fn fills_the_registered_part_of_a_longer_receive() {
 }
 
 /// If both keys are wrong, the local one is reported for operations that send data, and the target's for those that
-/// return data, as on mlx5.
+/// return data, as on mlx5. The alignment of an atomic precedes its key. The target executes an atomic that it permits,
+/// although the result cannot be stored.
 #[test]
 fn reports_the_key_that_a_device_finds_wrong_first() {
-    two_wrong_keys(false);
+    two_wrong_keys();
 }
 
 #[test]
 fn reports_the_key_found_wrong_first_between_hosts() {
     if is_apart("reports_the_key_found_wrong_first_between_hosts", "roce") {
-        two_wrong_keys(true);
+        two_wrong_keys();
     }
 }
 
-fn two_wrong_keys(between_hosts: bool) {
+fn two_wrong_keys() {
     let atomic = |a: &End, addr: u64, rkey| {
         let word = AtomicTarget { remote_addr: addr, compare_add: 1, swap: 2, rkey };
         let sges = [Sge { lkey: a.mr.lkey() ^ 0x5A5A, ..a.sge(0, 8) }];
@@ -425,6 +426,7 @@ fn two_wrong_keys(between_hosts: bool) {
         (0, false, WcStatus::LOC_PROT_ERR, WcStatus::LOC_PROT_ERR, WcStatus::LOC_PROT_ERR),
         (0, true, WcStatus::LOC_PROT_ERR, WcStatus::REM_ACCESS_ERR, WcStatus::REM_ACCESS_ERR),
         (1, false, WcStatus::LOC_PROT_ERR, WcStatus::LOC_PROT_ERR, WcStatus::REM_INV_REQ_ERR),
+        (1, true, WcStatus::LOC_PROT_ERR, WcStatus::REM_ACCESS_ERR, WcStatus::REM_INV_REQ_ERR),
     ] {
         for (opcode, expected) in [
             (WrOpcode::WRITE, sent),
@@ -444,12 +446,41 @@ fn two_wrong_keys(between_hosts: bool) {
             };
             a.send(&[wr.with_flags(SIGNALED)]);
             assert_eq!(a.wait().status, expected, "{opcode:?}, {offset}, {remote_is_wrong}");
-            // Between hosts the target executes the atomic, although its result cannot be stored.
-            let may_change = between_hosts && opcode.is_atomic() && expected == WcStatus::LOC_PROT_ERR;
-            assert!(may_change || b.get(0, 16) == [7; 16], "{opcode:?}, {offset}, {remote_is_wrong}");
+            let mut found = [7; 16];
+            if opcode == WrOpcode::ATOMIC_FETCH_AND_ADD && expected == WcStatus::LOC_PROT_ERR {
+                found[0] = 8;
+            }
+            assert_eq!(b.get(0, 16), found, "{opcode:?}, {offset}, {remote_is_wrong}");
             let refused = expected != WcStatus::LOC_PROT_ERR;
             assert_eq!(b.qp.state() == QpState::Err, refused, "{opcode:?}, {offset}, {remote_is_wrong}");
         }
+    }
+}
+
+/// A WRITE with immediate that is refused for its key has consumed a receive: that one fails, the next is flushed.
+#[test]
+fn fails_the_receive_of_a_refused_write_with_immediate() {
+    refused_write_with_immediate();
+}
+
+#[test]
+fn fails_the_receive_of_a_refused_write_between_hosts() {
+    if is_apart("fails_the_receive_of_a_refused_write_between_hosts", "net") {
+        refused_write_with_immediate();
+    }
+}
+
+fn refused_write_with_immediate() {
+    let (mut a, mut b) = pair();
+    b.recv(1, &[]);
+    b.recv(2, &[]);
+    let sges = [a.sge(0, 8)];
+    let write = SendWr::write(1, &sges, b.mr.addr() as u64, b.mr.rkey() ^ 0x5A5A).with_imm(7);
+    a.send(&[write.with_flags(SIGNALED)]);
+    assert_eq!(a.wait().status, WcStatus::REM_ACCESS_ERR);
+    for (wr_id, status) in [(1, WcStatus::LOC_ACCESS_ERR), (2, WcStatus::WR_FLUSH_ERR)] {
+        let failed = b.wait();
+        assert_eq!((failed.wr_id, failed.status), (wr_id, status));
     }
 }
 

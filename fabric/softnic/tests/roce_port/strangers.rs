@@ -1,7 +1,7 @@
 //! The RoCEv2 port and untrusted packets from the network, which are dropped and counted. Each test runs in a network
 //! namespace of its own, where the port is free.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV6, UdpSocket};
 use std::time::{Duration, Instant};
 
 use crate::support::apart::{counted_at_port, is_apart, is_apart_as_root, is_port_open};
@@ -11,6 +11,7 @@ use farcall_verbs::{AhAttr, Gid, Mtu, QpAttr, QpType, SendFlags, SendWr, WcStatu
 use farcall_wire::cm::{MESSAGE_BYTES, Mad, Message};
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, icrc, pad_bytes};
 use farcall_wire::{Deth, Operation, Packet, Psn, Reth, Segment};
+use rustix::net::{self, AddressFamily, SocketType};
 
 fn connected() -> (End, End) {
     let (mut a, mut b) = (End::default(), End::default());
@@ -130,6 +131,10 @@ fn a_host_that_is_not_listed_is_no_peer() {
 
 /// Returns a datagram for queue pair 1, with the CRC of a packet from the address and port of `stranger`.
 fn management_packet(stranger: &UdpSocket, qkey: u32, payload: &[u8]) -> Vec<u8> {
+    management_packet_to(Ipv4Addr::LOCALHOST.into(), stranger, qkey, payload)
+}
+
+fn management_packet_to(dst: IpAddr, stranger: &UdpSocket, qkey: u32, payload: &[u8]) -> Vec<u8> {
     let packet = Packet {
         transport: QpType::Ud,
         operation: Operation::Datagram(Deth { qkey, src_qpn: 1 }, None),
@@ -143,7 +148,7 @@ fn management_packet(stranger: &UdpSocket, qkey: u32, payload: &[u8]) -> Vec<u8>
     let mut datagram = [&headers[..len_bytes], payload].concat();
     datagram.resize(datagram.len() + pad_bytes(payload.len()) + ICRC_BYTES, 0);
     let from = stranger.local_addr().unwrap();
-    let (src, dst) = (from.ip(), Ipv4Addr::LOCALHOST.into());
+    let src = from.ip();
     icrc::seal(&icrc::Flow { src, dst, src_port: from.port(), dst_port: UDP_PORT }, &mut datagram);
     datagram
 }
@@ -157,9 +162,9 @@ fn message() -> [u8; MESSAGE_BYTES] {
 }
 
 /// Sends a datagram to the port and waits until the service thread has counted it.
-fn strike_idle(from: &UdpSocket, datagram: &[u8], counter: &str) {
+fn strike_idle(from: &UdpSocket, to: IpAddr, datagram: &[u8], counter: &str) {
     let before = counted_at_port(counter);
-    from.send_to(datagram, (Ipv4Addr::LOCALHOST, UDP_PORT)).unwrap();
+    from.send_to(datagram, (to, UDP_PORT)).unwrap();
     let began = Instant::now();
     while counted_at_port(counter) == before {
         assert!(began.elapsed() < LOST, "{counter} does not count");
@@ -176,7 +181,8 @@ fn drops_messages_from_own_addresses() {
     assert!(management.claim().unwrap());
     for address in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 5)] {
         let stranger = UdpSocket::bind((address, 0)).unwrap();
-        strike_idle(&stranger, &management_packet(&stranger, QKEY, &message()), "dropped_local");
+        let packet = management_packet(&stranger, QKEY, &message());
+        strike_idle(&stranger, Ipv4Addr::LOCALHOST.into(), &packet, "dropped_local");
     }
     assert_eq!(management.take(), None);
     // A queue pair does not connect to such an address, either.
@@ -185,6 +191,29 @@ fn drops_messages_from_own_addresses() {
     let dgid = Gid::from_ipv4(Ipv4Addr::new(127, 0, 0, 5));
     let error = end.qp.modify(&QpAttr::rtr(1, 0, AhAttr { dgid, ..end.path() }, Mtu::Mtu1024)).unwrap_err();
     assert!(error.to_string().contains("FARCALL_TRANSPORT"), "{error}");
+}
+
+/// Returns a socket that sends from an address which this host does not have: IPv6 permits that without a privilege.
+fn socket_of_another_address(address: Ipv6Addr) -> UdpSocket {
+    let socket = net::socket(AddressFamily::INET6, SocketType::DGRAM, None).unwrap();
+    net::sockopt::set_ipv6_freebind(&socket, true).unwrap();
+    net::bind(&socket, &SocketAddrV6::new(address, 0, 0, 0)).unwrap();
+    socket.into()
+}
+
+#[test]
+fn drops_forged_ipv6_sources_of_own_packets() {
+    if !is_apart("drops_forged_ipv6_sources_of_own_packets", "auto") {
+        return;
+    }
+    let management = Management::open().unwrap();
+    assert!(management.claim().unwrap());
+    let to = Ipv6Addr::LOCALHOST.into();
+    for address in [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x99), Ipv6Addr::LOCALHOST] {
+        let forger = socket_of_another_address(address);
+        strike_idle(&forger, to, &management_packet_to(to, &forger, QKEY, &message()), "dropped_local");
+    }
+    assert_eq!(management.take(), None);
 }
 
 #[test]

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_that_take_all_they_can_leave_room_for_others() {
+    fn keeps_capacity_for_other_hosts_under_a_flood() {
         let (mut all, mut hosts) = (ConnectionCount::default(), Vec::new());
         for _ in 0..100 {
             let mut host = ConnectionCount::default();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_request_of_the_host_with_most_gives_way() {
+    fn evicts_the_oldest_request_of_the_busiest_host() {
         let waiting = [(1, 10), (2, 5), (2, 6), (3, 7), (2, 4), (3, 8), (3, 9)];
         assert_eq!(request_to_evict(&waiting, 0), Some(4));
         assert_eq!(request_to_evict(&waiting, 3), None, "who asks has as many");

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_asked_until_it_is_answered_and_not_for_ever() {
+    fn resends_a_request_until_its_reply_or_the_limit() {
         let mut exchange = Exchange::default();
         exchange.sent(&dreq(), Duration::ZERO);
         let mut times = 1;
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_twice_is_answered_twice_and_heard_once() {
+    fn handles_a_duplicate_once_and_replies_twice() {
         let mut exchange = Exchange::for_request(dreq());
         assert!(exchange.is_last_request(&dreq()) && !exchange.is_last_request(&mad(2, Message::Drep)));
         assert_eq!(
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_gives_its_sender_more_time() {
+    fn an_mra_extends_the_timeout() {
         let mut exchange = Exchange::default();
         exchange.sent(&dreq(), Duration::ZERO);
         let receipt =

@@ -77,7 +77,7 @@ fn another_address_or_port_makes_another_crc() {
 }
 
 #[test]
-fn every_identification_is_explained() {
+fn finds_every_ipv4_identification() {
     // Compute the CRC as a sender with that identification does: over the two bytes at their offset.
     for id in [0_u16, 1, 0x8000, 0x1234, 0xFFFF, 0x0478] {
         for behind in [40, 56, 57, 4200] {
@@ -174,7 +174,7 @@ fn operation() -> impl Strategy<Value = (QpType, Operation)> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_decodes_to_itself(
+    fn decodes_what_it_encodes(
         (transport, operation) in operation(),
         (solicited, ack_req) in any::<(bool, bool)>(),
         dest_qpn in 0..1_u32 << 24,

@@ -283,7 +283,13 @@ impl<S, R> Qp<S, R> {
         }
         // Without payload the key is not checked (IBA 9.7.4.1.5).
         if whole_bytes > 0 && !adapter.permits(&target, Access::REMOTE_WRITE) {
-            return Err(Failure::of_request(Nak::RemoteAccess));
+            // A refused WRITE with immediate has consumed a receive (IBA 11.6.2: local access error). Of a longer
+            // message the first packet is refused, which has no immediate.
+            let receive = part.imm_be.and_then(|_| self.next_receive(adapter));
+            return Err(match receive {
+                Some(receive) => Failure::of_receive(Nak::RemoteAccess, receive, WcStatus::LOC_ACCESS_ERR),
+                None => Failure::of_request(Nak::RemoteAccess),
+            });
         }
         let mut receive = None;
         if part.imm_be.is_some() {
@@ -297,7 +303,7 @@ impl<S, R> Qp<S, R> {
         }
         if !self.place(adapter, PlacementTarget::Region(target, received_bytes), part.payload) {
             return Err(match receive {
-                Some(receive) => Failure::of_receive(Nak::RemoteAccess, receive, WcStatus::WR_FLUSH_ERR),
+                Some(receive) => Failure::of_receive(Nak::RemoteAccess, receive, WcStatus::LOC_ACCESS_ERR),
                 None => Failure::of_request(Nak::RemoteAccess),
             });
         }

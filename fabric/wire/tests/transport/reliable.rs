@@ -60,7 +60,7 @@ fn every_packet_may_be_lost_doubled_or_overtaken_once() {
 
 proptest! {
     #[test]
-    fn what_a_bad_link_does_is_mended(
+    fn recovers_from_a_bad_link(
         start in 0..1_u32 << 24,
         harm in proptest::collection::btree_map(
             0..60_usize,
@@ -130,7 +130,7 @@ fn no_more_than_the_window_is_unacknowledged() {
 }
 
 #[test]
-fn a_peer_that_is_silent_is_given_up_after_its_retries() {
+fn fails_after_the_retries_of_a_silent_peer() {
     let mut pair = Pair::new(QpType::Rc, 0);
     pair.ends[0].post(1, Work::Write(region(0, 8)), 0, 8);
     pair.ends[0].post(2, Work::Write(region(0, 8)), 0, 8);
@@ -172,7 +172,7 @@ fn a_peer_without_a_receive_is_waited_for() {
 }
 
 #[test]
-fn what_fails_here_waits_for_its_turn() {
+fn completes_a_local_failure_in_order() {
     let mut pair = Pair::new(QpType::Rc, 0);
     pair.ends[0].post(1, Work::Write(region(0, 300)), 0, 300);
     pair.ends[0].post(2, Work::Send, MEMORY_BYTES - 4, 8);
@@ -292,7 +292,7 @@ fn limits_outstanding_read_parts_by_window_and_peer() {
 }
 
 #[test]
-fn what_came_together_is_acknowledged_once() {
+fn acknowledges_a_burst_once() {
     let mut pair = Pair::new(QpType::Rc, 7);
     for id in 0..3 {
         pair.ends[0].post(id, Work::Write(region(0, 1)), 0, 1);

@@ -18,14 +18,14 @@ pub(super) struct Connection {
     hello_until: Option<Instant>,
     /// Server thread of the connection, valid after the hello was received.
     thread: usize,
-    notices_left: u32,
+    messages_left: u32,
     pub(super) unsent: Vec<u8>,
     pub(super) close_when_sent: bool,
 }
 
-/// Maximum number of notices from one client, which needs only a goodbye. Each is queued until its server thread
-/// handles it.
-const NOTICES_MAX: u32 = 16;
+/// Maximum number of messages from one client after its handshake; it needs only a close notification. Each is queued
+/// until its server thread handles it.
+const MESSAGES_MAX: u32 = 16;
 
 /// Result of reading from a connection.
 pub(super) enum ReadOutcome {
@@ -38,8 +38,8 @@ impl Connection {
     pub(super) fn new(id: BootstrapId, socket: TcpStream, handshake_timeout: Duration) -> Self {
         let hello_until = Some(Instant::now() + handshake_timeout);
         let (unsent, close_when_sent) = (Vec::new(), false);
-        let (acceptor, notices_left) = (acceptor(), NOTICES_MAX);
-        Self { id, socket, acceptor, hello_until, thread: 0, notices_left, unsent, close_when_sent }
+        let (acceptor, messages_left) = (acceptor(), MESSAGES_MAX);
+        Self { id, socket, acceptor, hello_until, thread: 0, messages_left, unsent, close_when_sent }
     }
 
     /// Returns whether the hello is not complete yet.
@@ -111,10 +111,10 @@ impl Connection {
             if let BootstrapEvent::Hello(_, hello) = &event {
                 self.thread = threads.place(hello)?;
                 self.hello_until = None;
-            } else if self.notices_left == 0 {
-                return Err(RefusalKind::OutOfTurn.because(format!("more than {NOTICES_MAX} notices")));
+            } else if self.messages_left == 0 {
+                return Err(RefusalKind::OutOfTurn.because(format!("more than {MESSAGES_MAX} notices")));
             } else {
-                self.notices_left -= 1;
+                self.messages_left -= 1;
             }
             threads.send(self.thread, event);
         }

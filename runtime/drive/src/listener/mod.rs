@@ -33,7 +33,7 @@ pub struct BootstrapId(u64);
 pub enum BootstrapEvent {
     /// A client requests a connection. Reply with [`BootstrapSender::welcome`] or [`BootstrapSender::refuse`].
     Hello(BootstrapId, Box<Hello>),
-    /// A client sent a notice.
+    /// A client sent a message after its handshake.
     PostHandshake(BootstrapId, PostHandshakeMessage),
     /// A client hung up: its process exited, or it closed the connection.
     HungUp(BootstrapId),
@@ -79,7 +79,7 @@ impl BootstrapSender {
         self.send(Command::Refuse(connection, refusal.clone()));
     }
 
-    /// Sends a notice to a client.
+    /// Sends a message to a client after its handshake.
     pub fn notice(&self, connection: BootstrapId, notice: PostHandshakeMessage) {
         self.send_bytes(connection, acceptor().notice(notice), false);
     }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_without_end_close_the_connection() {
+    fn closes_a_connection_that_sends_too_many_messages() {
         let listener = start(ListenConfig::default());
         let hello = Hello {
             provider: "nobody".into(),

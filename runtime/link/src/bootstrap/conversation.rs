@@ -66,7 +66,7 @@ impl Acceptor {
         }
     }
 
-    /// Consumes bytes until a notice is complete. Returns the number of bytes consumed.
+    /// Consumes bytes until a message is complete. Returns the number of bytes consumed.
     ///
     /// # Errors
     /// Returns a refusal if the client sends any other message. The caller then closes the connection.
@@ -93,7 +93,7 @@ impl Acceptor {
         Frame::encode(self.versions, &Message::Refuse(refusal.clone()))
     }
 
-    /// Encodes a notice.
+    /// Encodes a message after the handshake.
     pub fn notice(&self, notice: PostHandshakeMessage) -> Vec<u8> {
         Frame::encode(self.versions, &Message::PostHandshake(notice))
     }
@@ -141,7 +141,7 @@ impl Initiator {
         }
     }
 
-    /// Consumes bytes received after the welcome until a notice is complete. Returns the number of bytes consumed.
+    /// Consumes bytes received after the welcome until a message is complete. Returns the number of bytes consumed.
     ///
     /// # Errors
     /// Returns an error if the server sends a refusal (its reason for ending the connection) or any other message.
@@ -168,7 +168,7 @@ impl Initiator {
         Ok((taken, Some(message.map_err(BootstrapError::Unusable)?)))
     }
 
-    /// Encodes a notice.
+    /// Encodes a message after the handshake.
     pub fn notice(&self, notice: PostHandshakeMessage) -> Vec<u8> {
         Frame::encode(self.versions, &Message::PostHandshake(notice))
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::extents::decode_pair;
 use super::store::Store;
-use super::{BypassConfig, NotStored, Scheme};
+use super::{BypassConfig, PutError, Scheme};
 
 /// Methods of the service. Requests of all but the first contain a key with a length prefix; a PUT is followed by the
 /// value.
@@ -131,12 +131,12 @@ fn malformed(what: &str) -> HandlerError {
     HandlerError::new(refusal::MALFORMED, what)
 }
 
-impl From<NotStored> for HandlerError {
-    fn from(why: NotStored) -> Self {
+impl From<PutError> for HandlerError {
+    fn from(why: PutError) -> Self {
         let code = match why {
-            NotStored::IndexFull { .. } => refusal::INDEX_FULL,
-            NotStored::ExtentsFull { .. } => refusal::EXTENTS_FULL,
-            NotStored::TooLarge { .. } => refusal::TOO_LARGE,
+            PutError::IndexFull { .. } => refusal::INDEX_FULL,
+            PutError::ExtentsFull { .. } => refusal::EXTENTS_FULL,
+            PutError::TooLarge { .. } => refusal::TOO_LARGE,
         };
         Self::new(code, why.to_string())
     }

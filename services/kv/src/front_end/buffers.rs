@@ -45,7 +45,7 @@ impl Buffers {
 
     /// Returns whether a connection must be closed.
     #[inline]
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_over_limit(&self) -> bool {
         self.held_bytes > self.max_bytes
     }
 
@@ -71,9 +71,9 @@ mod tests {
         assert_eq!(buffers.unsent_max_bytes(), UNSENT_MAX_BYTES);
         buffers.count(0, 20 << 20);
         assert_eq!(buffers.unsent_max_bytes(), UNSENT_MAX_WHEN_SCARCE_BYTES);
-        assert!(!buffers.is_over());
+        assert!(!buffers.is_over_limit());
         buffers.count(0, 13 << 20);
-        assert!(buffers.is_over() && total.load(Ordering::Relaxed) == 33 << 20);
+        assert!(buffers.is_over_limit() && total.load(Ordering::Relaxed) == 33 << 20);
         let mut spare = vec![0];
         buffers.return_after_peak(&mut spare);
         assert_eq!(spare.len(), 1, "all is still held");

@@ -12,8 +12,8 @@
 
 mod builder;
 mod handler;
+mod maintenance;
 mod sockets;
-mod upkeep;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -7,10 +7,10 @@ use farcall_verbs::{Clock, Nanos, Progress};
 
 use super::ClientOf;
 use super::erased::AnyCaller;
-use super::session::Repair;
+use super::session::ReconnectAction;
 
 /// Interval between checks of the bootstrap connection while there are no results. A check costs a system call.
-pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(1);
+pub(super) const CHECK_PERIOD: Duration = Duration::from_millis(1);
 
 impl<C: AnyCaller + ?Sized> ClientOf<C> {
     /// Makes several driver iterations. If no call completes, waits according to the plan, at most until `deadline`.
@@ -21,12 +21,12 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         let next = self.session.turns(self.now);
         if self.session.caller.has_completion() {
             self.idle_policy.worked();
-            self.next_look = self.now + LOOK_PERIOD;
+            self.next_check = self.now + CHECK_PERIOD;
             return;
         }
         self.now = self.session.clock.now();
         if !self.session.caller.is_open() {
-            if let Some(pause) = self.repair() {
+            if let Some(pause) = self.try_reconnect() {
                 std::thread::sleep(pause);
             }
             return;
@@ -36,21 +36,21 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
             Progress::Idle { .. } if self.idle_policy.was_idle(self.session.caller.poll_weight()) => {
                 self.sleep_until(deadline)
             }
-            Progress::Idle { .. } => self.look_if_due(),
+            Progress::Idle { .. } => self.check_if_due(),
         }
     }
 
     #[inline]
-    pub(super) fn look_if_due(&mut self) {
-        if self.now >= self.next_look {
-            self.look();
+    pub(super) fn check_if_due(&mut self) {
+        if self.now >= self.next_check {
+            self.check_bootstrap();
         }
     }
 
     #[cold]
-    pub(super) fn look(&mut self) {
-        self.next_look = self.now + LOOK_PERIOD;
-        self.session.look();
+    pub(super) fn check_bootstrap(&mut self) {
+        self.next_check = self.now + CHECK_PERIOD;
+        self.session.check_bootstrap();
     }
 
     #[cold]
@@ -58,7 +58,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         self.now = self.session.clock.now();
         let Progress::Idle { until } = arm_then_poll(&mut *self.session.caller, self.now) else { return };
         if self.session.caller.has_completion() {
-            // The last look has found it; no event follows.
+            // The last poll has found it; no event follows.
             return;
         }
         if self.session.caller.pending() == 0 && self.session.caller.available() > 0 {
@@ -76,16 +76,16 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         let _ = sleep_on(self.set.fds(), until.map(|until| until.since(self.now)));
         self.idle_policy.woke();
         self.now = self.session.clock.now();
-        self.look_if_due();
+        self.check_if_due();
     }
 
     /// Called without a connection: tries to connect if an attempt is due. Returns how long there is nothing to do.
     #[cold]
-    pub(super) fn repair(&mut self) -> Option<Duration> {
-        match self.session.repair(self.now) {
-            Repair::None | Repair::GivenUp => None,
-            Repair::Pause(pause) => Some(pause),
-            Repair::Connect(timeout) => {
+    pub(super) fn try_reconnect(&mut self) -> Option<Duration> {
+        match self.session.reconnect_action(self.now) {
+            ReconnectAction::None | ReconnectAction::Abandoned => None,
+            ReconnectAction::Pause(pause) => Some(pause),
+            ReconnectAction::Connect(timeout) => {
                 if self.session.connect(timeout).is_err() {
                     self.session.failed();
                 }

@@ -19,13 +19,13 @@ pub(super) enum Phase {
         turns: u32,
     },
     /// Replies to messages with "going away" without executing them, until a point in time.
-    Refusing {
+    Rejecting {
         /// When to close, or to check again whether clients wait for deferred answers.
         until: Nanos,
         /// When to close even if clients wait.
         latest: Nanos,
         /// `true` if clients waited at the last check: they may not have fetched yet what they have collected since.
-        owed: bool,
+        clients_waited: bool,
     },
     /// All connections are closed.
     Drained,
@@ -60,23 +60,25 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 // All messages received before the drain are finished.
                 let until = now + self.engine.config.drain_grace;
                 let latest = until + self.engine.config.deferred_grace;
-                self.phase = Phase::Refusing { until, latest, owed: false };
-                self.engine.going_away = true;
+                self.phase = Phase::Rejecting { until, latest, clients_waited: false };
+                self.engine.draining = true;
                 Progress::Idle { until: Some(until) }
             }
-            Phase::Refusing { until, .. } if now < until => Progress::Idle { until: Some(until) },
-            Phase::Refusing { latest, owed, .. } if now < latest && (owed || self.owes_answers()) => {
+            Phase::Rejecting { until, .. } if now < until => Progress::Idle { until: Some(until) },
+            Phase::Rejecting { latest, clients_waited, .. }
+                if now < latest && (clients_waited || self.clients_wait()) =>
+            {
                 let until = now + self.engine.config.drain_grace;
-                self.phase = Phase::Refusing { until, latest, owed: self.owes_answers() };
+                self.phase = Phase::Rejecting { until, latest, clients_waited: self.clients_wait() };
                 Progress::Idle { until: Some(until) }
             }
-            Phase::Refusing { .. } => {
+            Phase::Rejecting { .. } => {
                 self.phase = Phase::Drained;
                 while !self.connections.is_empty() {
-                    let tell = RefusalKind::GoingAway.because("the server has drained");
-                    self.end(0, Broken::Closed, Some(tell), None);
+                    let refusal = RefusalKind::GoingAway.because("the server has drained");
+                    self.end(0, Broken::Closed, Some(refusal), None);
                 }
-                self.parked.clear();
+                self.detached.clear();
                 Progress::IDLE
             }
         }

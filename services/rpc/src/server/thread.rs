@@ -103,7 +103,7 @@ pub(super) fn run<E: ThreadEndpoint>(
     if let Err(error) = driver.run_until(&mut thread_loop, ServerThread::is_drained) {
         tracing::error!(thread, "the server thread ended: {error}");
     }
-    thread_loop.tell_events();
+    thread_loop.forward_events();
 }
 
 struct ServerThread<E> {
@@ -157,8 +157,8 @@ impl<E: ThreadEndpoint> ServerThread<E> {
         }
     }
 
-    fn tell_events(&mut self) {
-        while let Some(ResponderEvent::Closed { connection, why, tell }) =
+    fn forward_events(&mut self) {
+        while let Some(ResponderEvent::Closed { connection, why, refusal }) =
             self.endpoint.responder().poll_event()
         {
             tracing::info!(thread = self.thread, connection = connection.0, "a connection ended: {why}");
@@ -168,7 +168,7 @@ impl<E: ThreadEndpoint> ServerThread<E> {
                 continue;
             };
             self.connections.remove(&client);
-            match tell {
+            match refusal {
                 Some(refusal) => self.listener.refuse(client, &refusal),
                 None => self.listener.close(client),
             }
@@ -196,7 +196,7 @@ impl<E: ThreadEndpoint> Endpoint for ServerThread<E> {
         let next = self.endpoint.progress(now);
         if next != Progress::Again {
             // Rare events are checked only when the thread is idle.
-            self.tell_events();
+            self.forward_events();
             if !self.draining && self.shared.drain.load(Ordering::Acquire) {
                 self.begin_drain(now);
                 return Progress::Again;

@@ -33,7 +33,7 @@ struct Member {
 }
 
 /// Number of members that count as one idle poll.
-const MEMBERS_A_LOOK: usize = 64;
+const MEMBERS_PER_POLL: usize = 64;
 /// Iterations of a set that never sleeps between two polls for events other than bytes: ends and failures.
 const TURNS_PER_PROGRESS: u32 = 256;
 const EVENTS_AT_ONCE: usize = 128;
@@ -71,7 +71,7 @@ impl StreamSet {
             // call.
             epoll::add(&self.poller, unsafe { BorrowedFd::borrow_raw(fd) }, data, epoll::EventFlags::IN)?;
         }
-        socket.is_taken_by_set();
+        socket.set_armed_by_set();
         if at == self.members.len() {
             self.members.push(None);
         }
@@ -113,11 +113,11 @@ impl StreamSet {
         ready.clear();
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            if self.look(ready) {
+            if self.poll_members(ready) {
                 self.idle_policy.worked();
                 return Ok(());
             }
-            if self.idle_policy.was_idle((self.members.len() / MEMBERS_A_LOOK) as u32 + 1) {
+            if self.idle_policy.was_idle((self.members.len() / MEMBERS_PER_POLL) as u32 + 1) {
                 return self.sleep(ready, deadline);
             }
             self.turns = self.turns.wrapping_add(1);
@@ -133,7 +133,7 @@ impl StreamSet {
 
     /// Polls all members for bytes, at the cost of one load each.
     #[inline]
-    fn look(&mut self, ready: &mut Vec<usize>) -> bool {
+    fn poll_members(&mut self, ready: &mut Vec<usize>) -> bool {
         for (at, member) in self.members.iter_mut().enumerate() {
             if let Some(member) = member
                 && member.socket.has_work()
@@ -149,7 +149,7 @@ impl StreamSet {
     fn progress(&mut self, ready: &mut Vec<usize>) {
         for at in self.unarmed.iter().copied() {
             if let Some(member) = &mut self.members[at]
-                && member.socket.finds_something()
+                && member.socket.make_progress()
             {
                 ready.push(at);
             }

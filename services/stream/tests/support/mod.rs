@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use farcall_link::Nic;
 use farcall_softnic::SoftNic;
-use farcall_stream::{Opening, Stream, StreamConfig, StreamError};
+use farcall_stream::{Stream, StreamConfig, StreamError, UnconnectedStream};
 use farcall_verbs::{Endpoint, Nanos, Progress};
 
 /// Timeout of a test. Not a measurement.
@@ -17,9 +17,9 @@ pub fn nic() -> Nic {
 
 pub fn pair_of(configs: [StreamConfig; 2]) -> [Stream; 2] {
     let nic = nic();
-    let opening = Opening::new(&nic, configs[0]).unwrap();
-    let (server, answer) = Stream::accept(&nic, configs[1], &opening.end()).unwrap();
-    [opening.connect(&answer).unwrap(), server]
+    let unconnected = UnconnectedStream::new(&nic, configs[0]).unwrap();
+    let (server, answer) = Stream::accept(&nic, configs[1], &unconnected.end()).unwrap();
+    [unconnected.connect(&answer).unwrap(), server]
 }
 
 pub fn pair() -> [Stream; 2] {

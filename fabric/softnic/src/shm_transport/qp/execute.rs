@@ -40,15 +40,17 @@ impl Initiator {
             core.stats.executed(request.opcode, request.len_bytes);
         }
         match outcome {
-            ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR) => self.nak(Kind::AccessNak),
+            ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR) => {
+                self.nak(Kind::AccessNak, request.record_flags())
+            }
             ExecuteOutcome::Failed(WcStatus::REM_OP_ERR) if request.opcode.consumes_receive() => {
-                self.nak(Kind::BadReceive)
+                self.nak(Kind::BadReceive, 0)
             }
             // A message that is too long has notified the target by its record.
             ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR)
                 if !matches!(request.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM) =>
             {
-                self.nak(Kind::InvalidNak)
+                self.nak(Kind::InvalidNak, 0)
             }
             ExecuteOutcome::Done if is_one_sided(request.opcode) => self.remember(core, request),
             _ => {}
@@ -58,25 +60,30 @@ impl Initiator {
 
     /// Returns the result of a request whose local elements are not permitted. An RNIC detects this when it reads them.
     /// For a request that returns data, it does so when the response arrives, so the target's refusal takes precedence
-    /// (IBA 9.7.4.1; mlx5 does the same).
+    /// (IBA 9.7.4.1; mlx5 does the same), and the target executes an atomic that it permits.
     #[cold]
     fn local_fault(&mut self, request: &Request<'_>) -> ExecuteOutcome {
         let fault = ExecuteOutcome::Failed(WcStatus::LOC_PROT_ERR);
         if !request.opcode.returns_data() {
             return fault;
         }
-        let is_atomic = request.opcode.is_atomic();
-        if is_atomic && request.len_bytes != ATOMIC_BYTES {
-            return ExecuteOutcome::Failed(WcStatus::LOC_LEN_ERR);
+        if request.opcode.is_atomic() {
+            if request.len_bytes != ATOMIC_BYTES {
+                return ExecuteOutcome::Failed(WcStatus::LOC_LEN_ERR);
+            }
+            // The target has changed the word when its response arrives.
+            return match self.change(request) {
+                (ExecuteOutcome::Done, _) => fault,
+                (outcome, _) => outcome,
+            };
         }
-        let need = if is_atomic { Access::REMOTE_ATOMIC } else { Access::REMOTE_READ };
-        let rkey = if is_atomic { request.target.atomic().rkey } else { request.rkey };
+        let need = Access::REMOTE_READ;
         let Some(accept) = self.accepts() else { return ExecuteOutcome::Wait(WaitReason::Peer) };
         if !accept.access().contains(need) {
             return ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR);
         }
         let (remote_addr, len_bytes) = (request.remote_addr, request.len_bytes);
-        let may = match self.find_region(rkey, false) {
+        let may = match self.find_region(request.rkey, false) {
             _ if len_bytes == 0 => true,
             PeerReply::Granted(CachedRegion::Mapped(at)) => {
                 let region = self.cached(at);
@@ -92,11 +99,7 @@ impl Initiator {
             PeerReply::Refused(_) => false,
             PeerReply::Pending => return ExecuteOutcome::Wait(WaitReason::PeerReply),
         };
-        if !may {
-            return ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR);
-        }
-        let is_misaligned = is_atomic && !remote_addr.is_multiple_of(8);
-        if is_misaligned { ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR) } else { fault }
+        if may { fault } else { ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR) }
     }
 
     /// Posts a one-sided request that is covered by the grants of an earlier one. Returns `false` and does nothing if
@@ -311,12 +314,13 @@ impl Initiator {
         }
     }
 
-    /// Notifies the target of a violation, so that its queue pair fails too, as that of a real responder would.
+    /// Notifies the target of a violation, so that its queue pair fails too, as that of a real responder would. `flags`
+    /// are those of the request.
     #[cold]
-    fn nak(&mut self, kind: Kind) {
+    fn nak(&mut self, kind: Kind, flags: u8) {
         self.note_violation(kind);
         if self.is_reliable && self.producer.has_room(0, 0) {
-            self.producer.publish_empty(kind, 0, 0, 0);
+            self.producer.publish_empty(kind, flags, 0, 0);
             self.unannounced = true;
             if kind != Kind::BadReceive {
                 // The application may wait for the event without polling.

@@ -234,6 +234,10 @@ impl RecvSide {
             match self.consumer.peek() {
                 Ok(None) => break,
                 Ok(Some(record)) if matches!(record.kind, Kind::AccessNak | Kind::InvalidNak) => {
+                    if let Some(failed) = self.refuse_write(core, &record) {
+                        wc[taken] = failed;
+                        taken += 1;
+                    }
                     self.fail_connection(
                         core,
                         match record.kind {
@@ -261,6 +265,24 @@ impl RecvSide {
             self.notify_credit(core);
         }
         taken
+    }
+
+    /// Completes the oldest receive if the refused request is a WRITE with immediate, which has consumed it (IBA 11.6.2:
+    /// local access error).
+    #[cold]
+    fn refuse_write(&self, core: &QpCore, record: &Record) -> Option<Wc> {
+        if record.kind != Kind::AccessNak || record.flags & ring::WITH_IMM == 0 {
+            return None;
+        }
+        let status = WcStatus::LOC_ACCESS_ERR;
+        // SAFETY: `&self` is only reachable through the `BiasedLock` around `RecvSide`, which admits one thread at a
+        // time, as `pop_if` requires.
+        let failed = unsafe {
+            self.queue.pop_if(|wr_id, _, _| Some(Wc::ended(wr_id, core.qpn, WcOpcode::RECV, status)))
+        };
+        core.stats.receive_errors.increment();
+        core.stats.record(Event::ReceiveFailed as u64, status.0.into());
+        failed.flatten()
     }
 
     /// Matches a record with the oldest receive.

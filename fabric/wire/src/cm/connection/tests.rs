@@ -74,7 +74,7 @@ fn both_ends_take_leave_at_once() {
 }
 
 #[test]
-fn a_peer_that_dies_is_heard_of_once_whatever_the_state() {
+fn reports_an_exited_peer_once_in_every_state() {
     let (mut active, _) = Connection::request(request());
     assert!(matches!(active.peer_closed().event, Some(Event::Rejected(_))));
     assert_eq!(active.peer_closed(), Step::default());
@@ -94,7 +94,7 @@ fn a_peer_that_dies_is_heard_of_once_whatever_the_state() {
 
 /// The program first receives the event of the REP, then the one of the end.
 #[test]
-fn a_peer_that_dies_after_its_rep_was_there() {
+fn accepts_the_rep_of_a_peer_that_exits_afterwards() {
     let (mut active, _) = Connection::request(request());
     active.received(Message::Rep(reply()));
     assert_eq!(active.peer_closed().event, Some(Event::Disconnected));

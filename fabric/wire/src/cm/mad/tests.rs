@@ -196,7 +196,7 @@ fn every_message_comes_back() {
 /// Private data ends with zeros, the scope of an address is not transmitted, and addresses of different families are
 /// written as IPv6.
 #[test]
-fn what_no_field_can_say_is_left_out() {
+fn clamps_values_that_exceed_their_field() {
     let mut short = request();
     short.private_data = vec![7];
     short.route = IpRoute { port_space: PortSpace::Tcp, ..route("[fe80::1%3]:1", "192.0.2.7:2") };
@@ -209,7 +209,7 @@ fn what_no_field_can_say_is_left_out() {
 }
 
 #[test]
-fn what_this_build_does_not_understand_is_refused_by_name() {
+fn rejects_unknown_messages_by_name() {
     let rtu = encoded(Message::Rtu);
     let changed = |at: usize, byte: u8| {
         let mut bytes = rtu;
@@ -264,7 +264,7 @@ fn fields_have_their_range() {
 
 proptest! {
     #[test]
-    fn what_decodes_means_the_same_when_it_is_sent_on(
+    fn re_encodes_a_decoded_message_unchanged(
         body in proptest::collection::vec(any::<u8>(), BODY_BYTES),
         kind in 0x0f..0x1a_u8,
         is_ip in any::<bool>(),

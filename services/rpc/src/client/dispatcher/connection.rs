@@ -9,7 +9,7 @@ use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 use super::super::bootstrap::Bootstrap;
 use super::super::erased::AnyCaller;
-use super::super::session::{Repair, Session};
+use super::super::session::{ReconnectAction, Session};
 use super::super::shared::SharedSession;
 use super::mailbox::LocalCall;
 use crate::error::{Broken, ConnectError};
@@ -34,12 +34,12 @@ impl Connection {
     pub fn close(&mut self) {
         self.shared.session.close();
         self.shared.session.caller.fail_all(&Broken::Closed);
-        self.shared.give_up(&Broken::Closed);
+        self.shared.abandon(&Broken::Closed);
     }
 
     /// Makes one step towards the next connection.
     #[cold]
-    fn repair(&mut self, now: Nanos) -> Progress {
+    fn try_reconnect(&mut self, now: Nanos) -> Progress {
         if let Some(attempt) = &self.attempt {
             let outcome = match attempt.try_recv() {
                 Ok(outcome) => outcome,
@@ -54,18 +54,18 @@ impl Connection {
             return Progress::Again;
         }
         self.shared.progress(now);
-        match self.shared.session.repair(now) {
-            Repair::None => Progress::Again,
-            Repair::Pause(pause) => Progress::Idle { until: Some(now + pause) },
-            Repair::Connect(timeout) => {
+        match self.shared.session.reconnect_action(now) {
+            ReconnectAction::None => Progress::Again,
+            ReconnectAction::Pause(pause) => Progress::Idle { until: Some(now + pause) },
+            ReconnectAction::Connect(timeout) => {
                 if self.begin_attempt(timeout).is_err() {
                     self.shared.session.failed();
                 }
                 Progress::IDLE
             }
-            Repair::GivenUp => {
+            ReconnectAction::Abandoned => {
                 let why = self.shared.session.why_broken();
-                self.shared.give_up(&why);
+                self.shared.abandon(&why);
                 Progress::IDLE
             }
         }
@@ -74,11 +74,11 @@ impl Connection {
     fn begin_attempt(&mut self, timeout: std::time::Duration) -> std::result::Result<(), ConnectError> {
         let hello = self.shared.session.caller.hello()?;
         let address = self.shared.session.address.clone();
-        let (tell, attempt) = mpsc::channel();
+        let (result, attempt) = mpsc::channel();
         let sleeper = Arc::clone(&self.sleeper);
         let connect = move || {
             // The receiver no longer exists if the dispatcher has ended.
-            let _ = tell.send(Bootstrap::open(&address, &hello, timeout));
+            let _ = result.send(Bootstrap::open(&address, &hello, timeout));
             sleeper.unpark_if_parked();
         };
         let thread = std::thread::Builder::new().name("farcall connect".into()).spawn(connect);
@@ -90,7 +90,7 @@ impl Connection {
 
 impl Endpoint for Connection {
     fn progress(&mut self, now: Nanos) -> Progress {
-        if self.shared.session.caller.is_open() { self.shared.progress(now) } else { self.repair(now) }
+        if self.shared.session.caller.is_open() { self.shared.progress(now) } else { self.try_reconnect(now) }
     }
 
     fn arm(&mut self) -> Result<()> {

@@ -24,14 +24,14 @@ use self::connection::Connection;
 use self::mailbox::{DispatcherEnd, LocalCall, Outcomes, mailbox};
 pub use self::requester::Requester;
 use super::ClientOptions;
-use super::automatic::Attempts;
 use super::erased::{AnyCaller, any_caller};
+use super::preset_fallback::PresetFallback;
 use super::session::Session;
 use super::shared::SharedCall;
 use crate::error::{Broken, CallError, ConnectError};
 
 /// Maximum number of requests taken from one mailbox before the next one is polled.
-const REQUESTS_PER_LOOK: usize = 16;
+const REQUESTS_PER_POLL: usize = 16;
 
 /// A server thread that a dispatcher connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,9 +100,10 @@ impl Dispatcher {
         let nic = Nic::open(provider)?;
         let clock = MonotonicClock::new();
         let sessions = servers.iter().map(|server| {
-            let attempts = Attempts::new(provider, &server.address, options.clone().thread(server.thread))?;
+            let presets =
+                PresetFallback::new(provider, &server.address, options.clone().thread(server.thread))?;
             let connect = |options| connect(&nic, &server.address, options, clock);
-            attempts.run(connect).map(|(session, _)| session)
+            presets.run(connect).map(|(session, _)| session)
         });
         let sessions = sessions.collect::<std::result::Result<Vec<_>, ConnectError>>()?;
         let mut driver = Driver::new(clock, options.waiting(), stop.clone());
@@ -178,7 +179,7 @@ fn connect(
     // Requesters compute deadlines with this clock.
     session.clock = clock;
     session.connect(timeout)?;
-    session.learn_what_it_can_do();
+    session.init_profile();
     Ok(session)
 }
 
@@ -207,7 +208,7 @@ impl Mailbox {
 
     /// Passes a bounded number of calls to their connections. Returns whether there were any.
     fn take(&mut self, connections: &mut [Connection]) -> bool {
-        for taken in 0..REQUESTS_PER_LOOK {
+        for taken in 0..REQUESTS_PER_POLL {
             let Ok(request) = self.requests.pop() else { return taken > 0 };
             let connection = &mut connections[usize::from(request.to)];
             connection.shared.push(LocalCall { request, outcomes: Rc::clone(&self.outcomes) });

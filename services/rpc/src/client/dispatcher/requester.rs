@@ -83,7 +83,7 @@ impl Requester {
 
     /// Returns the next completed call, if there is one.
     pub fn poll(&mut self) -> Option<Completion<'_>> {
-        let Outcome { call, error, bytes } = self.end.outcomes.pop().ok().or_else(|| self.lost())?;
+        let Outcome { call, error, bytes } = self.end.outcomes.pop().ok().or_else(|| self.lost_outcome())?;
         self.pending.retain(|pending| *pending != call);
         self.spare.push(std::mem::replace(&mut self.lent, bytes));
         let result = match error {
@@ -140,7 +140,7 @@ impl Requester {
     }
 
     /// Returns the outcome of a call that the dispatcher will not complete.
-    fn lost(&mut self) -> Option<Outcome> {
+    fn lost_outcome(&mut self) -> Option<Outcome> {
         // Outcomes delivered before the dispatcher ended are still in the ring.
         if !self.is_lost() || !self.end.outcomes.is_empty() {
             return None;

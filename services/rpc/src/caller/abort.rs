@@ -70,13 +70,13 @@ impl CallerState {
             }
         }
         if self.end.is_none() {
-            self.forget_messages(self.messages.window() as u16);
-            self.session_is_over = true;
+            self.discard_messages(self.messages.window() as u16);
+            self.session_ended = true;
         }
     }
 
     /// Completes the calls that an earlier session may have executed; the others are sent over the next connection.
-    pub(super) fn end_what_was_sent(&mut self) {
+    pub(super) fn fail_sent_calls(&mut self) {
         let mut again: Vec<u16> = Vec::new();
         for at in 0..self.calls.records.len() as u16 {
             let record = self.calls.get(at);
@@ -99,11 +99,11 @@ impl CallerState {
     }
 
     /// Discards the messages in flight, because their session has ended.
-    pub(super) fn forget_messages(&mut self, window: u16) {
+    pub(super) fn discard_messages(&mut self, window: u16) {
         for seq in self.messages.numbers() {
             let message = *self.messages.at(seq);
-            if message.purpose.is_of_call() {
-                self.calls.message_over(message.call);
+            if message.kind.is_of_call() {
+                self.calls.on_message_end(message.call);
             }
         }
         self.messages = Messages::new(window);
@@ -122,7 +122,7 @@ impl CallerState {
 
     /// Ends the connection. Calls are retained: those that were sent wait until the session is resumed, the others
     /// wait for any connection.
-    pub fn break_off(&mut self, why: Broken) {
+    pub fn disconnect(&mut self, why: Broken) {
         if self.end.is_none() || self.broken.is_some() {
             return;
         }
@@ -138,7 +138,7 @@ impl CallerState {
         }
         if let Some(end) = self.end.as_mut() {
             end.connection.close();
-            end.arrivals.iter_mut().for_each(|arrivals| arrivals.pair.close());
+            end.datagram_responses.iter_mut().for_each(|responses| responses.pair.close());
         }
         let path = &mut ServerReply::new(&self.config);
         while !self.messages.is_empty()
@@ -147,7 +147,7 @@ impl CallerState {
         }
         if let Some(end) = self.end.take() {
             self.closing.push(end.connection.into());
-            self.closing.extend(end.arrivals.map(|arrivals| arrivals.pair.into()));
+            self.closing.extend(end.datagram_responses.map(|responses| responses.pair.into()));
         }
         self.reads_in_flight = 0;
         for seq in self.messages.numbers() {

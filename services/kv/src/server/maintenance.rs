@@ -16,25 +16,25 @@ const SWEEP_BUCKETS: u32 = 512;
 const PUBLISH_PERIOD: Duration = Duration::from_millis(100);
 
 /// Maintenance state of one partition.
-pub(super) struct Upkeep {
+pub(super) struct Maintenance {
     counters: Block<StoreCounters>,
     sweep_due: Instant,
     publish_due: Instant,
-    shortage: Shortage,
+    store_full_log: StoreFullLog,
 }
 
 /// Counters at the last log message about a full store.
 #[derive(Default)]
-struct Shortage {
+struct StoreFullLog {
     evicted: u64,
     refused: u64,
     evictions: LogThrottle,
     refusals: LogThrottle,
 }
 
-impl Shortage {
+impl StoreFullLog {
     /// Logs, at most once a minute, that items were evicted or writes refused since the last call.
-    fn tell(&mut self, number: u32, stats: &Stats) {
+    fn update(&mut self, number: u32, stats: &Stats) {
         let limit_bytes = stats.limit_bytes;
         if stats.evictions() > self.evicted && self.evictions.count().is_some() {
             let evictions = stats.evictions();
@@ -53,12 +53,12 @@ impl Shortage {
     }
 }
 
-impl Upkeep {
+impl Maintenance {
     /// Creates the state for a partition.
     pub(super) fn new(partition: &Partition) -> Self {
         let counters = Block::new(&format!("kv partition {}", partition.config().partition), 0);
         let now = Instant::now();
-        Self { counters, sweep_due: now, publish_due: now, shortage: Shortage::default() }
+        Self { counters, sweep_due: now, publish_due: now, store_full_log: StoreFullLog::default() }
     }
 
     /// Does the work that is due. `now_ms` is called only then.
@@ -74,7 +74,7 @@ impl Upkeep {
         if now >= self.publish_due {
             self.publish_due = now + PUBLISH_PERIOD;
             self.publish(partition);
-            self.shortage.tell(partition.config().partition, &partition.stats());
+            self.store_full_log.update(partition.config().partition, &partition.stats());
         }
     }
 
@@ -93,16 +93,16 @@ mod tests {
     fn what_is_published_can_be_read_by_pid_and_may_shrink() {
         let config = Config { partition: 4711, partitions: 4712, ..Config::default() };
         let mut partition = Partition::new(config, 1).unwrap();
-        let mut upkeep = Upkeep::new(&partition);
+        let mut maintenance = Maintenance::new(&partition);
         for items in [1, 0] {
             let key = partition.key(b"key").unwrap();
             match items {
                 1 => drop(partition.set(&key, b"value", 1).unwrap()),
                 _ => drop(partition.delete(&key, None, 1)),
             }
-            (upkeep.sweep_due, upkeep.publish_due) = (Instant::now(), Instant::now());
-            upkeep.run(&mut partition, || 1);
-            upkeep.run(&mut partition, || panic!("too early"));
+            (maintenance.sweep_due, maintenance.publish_due) = (Instant::now(), Instant::now());
+            maintenance.run(&mut partition, || 1);
+            maintenance.run(&mut partition, || panic!("too early"));
             let report = farcall_stats::read_pid(std::process::id()).unwrap();
             let block = report.blocks.into_iter().find(|block| block.label == "kv partition 4711").unwrap();
             let value = |name: &str| block.counters.iter().find(|(found, _)| found == name).unwrap().1;

@@ -24,7 +24,7 @@ const UNANSWERED_MAX: u32 = 12;
 ///
 /// A server that sleeps at once, as under contention for processors, responds only after a wake-up. A client that has
 /// observed this wakes it without the default first pause.
-pub(super) struct Kicks {
+pub(super) struct RetransmitTimer {
     /// When to wake the server next if no response arrives; `None` if no message waits for a response.
     at: Option<Nanos>,
     /// The pause that follows.
@@ -36,9 +36,9 @@ pub(super) struct Kicks {
     /// Wake-ups since the last response.
     unanswered: u32,
     /// The server was woken after all messages before this one were sent.
-    covered: Seq,
+    woken_before: Seq,
     /// `true` if the server was woken after all messages were sent, and has received them.
-    is_told_of_all: bool,
+    all_received: bool,
     /// `true` if the timer has woken the server since the last response.
     was_due: bool,
     /// `true` if the last trial showed that the server responds only after a wake-up by the timer.
@@ -51,7 +51,7 @@ pub(super) struct Kicks {
     pub is_armed: bool,
 }
 
-impl Kicks {
+impl RetransmitTimer {
     pub const fn new(first_pause: Duration) -> Self {
         Self {
             at: None,
@@ -59,8 +59,8 @@ impl Kicks {
             first_pause,
             silent_since: Nanos(0),
             unanswered: 0,
-            covered: Seq::FIRST,
-            is_told_of_all: false,
+            woken_before: Seq::FIRST,
+            all_received: false,
             was_due: false,
             sleeps_at_once: false,
             waits: 0,
@@ -69,22 +69,22 @@ impl Kicks {
         }
     }
 
-    /// Discards the state of an earlier connection; messages before `covered` have not been sent over this one.
-    pub const fn restart(&mut self, covered: Seq) {
-        self.covered = covered;
+    /// Discards the state of an earlier connection; messages before `woken_before` have not been sent over this one.
+    pub const fn restart(&mut self, woken_before: Seq) {
+        self.woken_before = woken_before;
         self.at = None;
-        self.is_told_of_all = false;
+        self.all_received = false;
         self.was_due = false;
     }
 
     /// Records that a message was sent.
     #[inline]
-    pub fn sent(&mut self, now: Nanos) {
+    pub fn on_send(&mut self, now: Nanos) {
         if self.at.is_none() {
             self.silent_since = now;
         }
-        let was_told_of_all = std::mem::take(&mut self.is_told_of_all);
-        if self.at.is_none() || was_told_of_all {
+        let had_received_all = std::mem::take(&mut self.all_received);
+        if self.at.is_none() || had_received_all {
             let pause = if self.sleeps_at_once { self.pause_of_sleeper() } else { self.pause };
             self.at = Some(now + pause);
         }
@@ -99,39 +99,39 @@ impl Kicks {
 
     /// Records a response; if `more` is set, other messages still wait for theirs.
     #[inline]
-    pub fn answered(&mut self, more: bool, now: Nanos) {
+    pub fn on_response(&mut self, more: bool, now: Nanos) {
         // A response without a wake-up comes from a server that polls.
         self.sleeps_at_once = self.was_due || (self.sleeps_at_once && self.unanswered > 0);
         self.was_due = false;
         self.unanswered = 0;
         self.pause = self.first_pause;
-        let pause = if self.is_told_of_all { PAUSE_MAX } else { self.pause };
+        let pause = if self.all_received { PAUSE_MAX } else { self.pause };
         self.at = more.then(|| now + pause);
         self.silent_since = now;
     }
 
     /// Records a wake-up after all messages before `next` were sent.
-    pub const fn kicked(&mut self, next: Seq) {
+    pub const fn on_wake(&mut self, next: Seq) {
         self.unanswered += 1;
-        self.covered = next;
+        self.woken_before = next;
     }
 
     /// Records that with this wake-up the server has received all messages.
-    pub fn told_of_all(&mut self) {
-        if !std::mem::replace(&mut self.is_told_of_all, true) {
+    pub fn on_all_received(&mut self) {
+        if !std::mem::replace(&mut self.all_received, true) {
             self.at = self.at.map(|at| at + PAUSE_MAX);
         }
     }
 
     /// Sets the timer to the longest pause.
-    pub fn longest_pause(&mut self, now: Nanos) {
+    pub fn set_longest_pause(&mut self, now: Nanos) {
         // `None` if no message waits any more.
         self.at = self.at.map(|_| now + PAUSE_MAX);
     }
 
     /// Returns whether the server has received all messages.
-    pub const fn is_told_of_all(&self) -> bool {
-        self.is_told_of_all
+    pub const fn all_received(&self) -> bool {
+        self.all_received
     }
 
     /// Records that the timer has expired and wakes the server.
@@ -145,17 +145,17 @@ impl Kicks {
     }
 
     /// Returns whether the server was woken after all messages before `next` were sent.
-    pub fn covers(&self, next: Seq) -> bool {
-        self.covered == next
+    pub fn has_woken_after(&self, next: Seq) -> bool {
+        self.woken_before == next
     }
 
     /// Returns whether the server was woken since the last response.
-    pub const fn has_asked(&self) -> bool {
+    pub const fn has_woken(&self) -> bool {
         self.unanswered > 0
     }
 
     /// Returns whether a further wake-up might find no receive.
-    pub const fn is_enough(&self) -> bool {
+    pub const fn is_limit_reached(&self) -> bool {
         self.unanswered >= UNANSWERED_MAX
     }
 
@@ -190,85 +190,92 @@ mod tests {
     const FIRST: Duration = Duration::from_micros(50);
 
     /// Returns the first expiries of the timer while no response arrives, in microseconds.
-    fn times(kicks: &mut Kicks, count: usize) -> Vec<u64> {
+    fn times(retransmit: &mut RetransmitTimer, count: usize) -> Vec<u64> {
         let next = |_| {
-            let at = kicks.at().unwrap();
-            assert!(kicks.is_due(at) && !kicks.is_due(Nanos(at.0 - 1)));
-            kicks.next_pause(at);
+            let at = retransmit.at().unwrap();
+            assert!(retransmit.is_due(at) && !retransmit.is_due(Nanos(at.0 - 1)));
+            retransmit.next_pause(at);
             at.0 / 1_000
         };
         (0..count).map(next).collect()
     }
 
     #[test]
-    fn pauses_double_up_to_a_bound_until_a_response_comes() {
-        let mut kicks = Kicks::new(FIRST);
-        assert_eq!((kicks.at(), kicks.is_due(Nanos(u64::MAX))), (None, false), "nothing waits");
-        kicks.sent(Nanos(0));
-        let all = times(&mut kicks, 15);
+    fn doubles_pauses_up_to_a_bound_until_a_response_arrives() {
+        let mut retransmit = RetransmitTimer::new(FIRST);
+        assert_eq!((retransmit.at(), retransmit.is_due(Nanos(u64::MAX))), (None, false), "nothing waits");
+        retransmit.on_send(Nanos(0));
+        let all = times(&mut retransmit, 15);
         assert_eq!(all[..5], [50, 150, 350, 750, 1_550]);
         assert_eq!(all[14] - all[13], 100_000);
         let later = Nanos(all[14] * 1_000);
-        kicks.answered(true, later);
-        assert_eq!(kicks.at(), Some(later + FIRST));
-        kicks.answered(false, later);
-        assert_eq!(kicks.at(), None);
+        retransmit.on_response(true, later);
+        assert_eq!(retransmit.at(), Some(later + FIRST));
+        retransmit.on_response(false, later);
+        assert_eq!(retransmit.at(), None);
     }
 
     #[test]
     fn waits_long_for_a_server_that_has_all_messages() {
-        let mut kicks = Kicks::new(FIRST);
-        kicks.sent(Nanos(0));
-        kicks.kicked(Seq(2));
-        kicks.told_of_all();
-        assert_eq!(kicks.at(), Some(Nanos(0) + FIRST + PAUSE_MAX));
+        let mut retransmit = RetransmitTimer::new(FIRST);
+        retransmit.on_send(Nanos(0));
+        retransmit.on_wake(Seq(2));
+        retransmit.on_all_received();
+        assert_eq!(retransmit.at(), Some(Nanos(0) + FIRST + PAUSE_MAX));
         // A message that the server has not received.
         let later = Nanos(10_000);
-        kicks.sent(later);
-        assert_eq!(kicks.at(), Some(later + FIRST));
-        kicks.kicked(Seq(3));
-        kicks.told_of_all();
-        kicks.answered(true, later);
-        assert_eq!(kicks.at(), Some(later + PAUSE_MAX), "it has the other message, too");
+        retransmit.on_send(later);
+        assert_eq!(retransmit.at(), Some(later + FIRST));
+        retransmit.on_wake(Seq(3));
+        retransmit.on_all_received();
+        retransmit.on_response(true, later);
+        assert_eq!(retransmit.at(), Some(later + PAUSE_MAX), "it has the other message, too");
         // The next call after all have ended.
-        kicks.answered(false, later);
-        kicks.sent(later);
-        kicks.kicked(Seq(4));
-        kicks.told_of_all();
-        assert_eq!(kicks.at(), Some(later + FIRST + PAUSE_MAX));
+        retransmit.on_response(false, later);
+        retransmit.on_send(later);
+        retransmit.on_wake(Seq(4));
+        retransmit.on_all_received();
+        assert_eq!(retransmit.at(), Some(later + FIRST + PAUSE_MAX));
     }
 
     #[test]
     fn wakes_a_server_that_sleeps_at_once_without_the_first_pause() {
-        let mut kicks = Kicks::new(FIRST);
-        let call = |kicks: &mut Kicks, is_woken: bool| {
-            kicks.sent(Nanos(0));
-            let at = kicks.at();
+        let mut retransmit = RetransmitTimer::new(FIRST);
+        let call = |retransmit: &mut RetransmitTimer, is_woken: bool| {
+            retransmit.on_send(Nanos(0));
+            let at = retransmit.at();
             if is_woken {
-                kicks.was_due();
-                kicks.kicked(Seq(2));
+                retransmit.was_due();
+                retransmit.on_wake(Seq(2));
             }
-            kicks.answered(false, Nanos(0));
+            retransmit.on_response(false, Nanos(0));
             at
         };
         let (usual, at_once) = (Some(Nanos(0) + FIRST), Some(Nanos(0) + PAUSE_OF_SLEEPER));
-        assert_eq!([call(&mut kicks, false), call(&mut kicks, true)], [usual; 2]);
-        assert!(kicks.sleeps_at_once());
-        let all: Vec<_> = (0..WAITS_PER_TRIAL).map(|_| call(&mut kicks, true)).collect();
+        assert_eq!([call(&mut retransmit, false), call(&mut retransmit, true)], [usual; 2]);
+        assert!(retransmit.sleeps_at_once());
+        let all: Vec<_> = (0..WAITS_PER_TRIAL).map(|_| call(&mut retransmit, true)).collect();
         assert_eq!(all.iter().filter(|at| **at == at_once).count() as u32, WAITS_PER_TRIAL - 1);
         // The server polls again.
-        assert_eq!([call(&mut kicks, false), call(&mut kicks, false)], [at_once, usual]);
+        assert_eq!([call(&mut retransmit, false), call(&mut retransmit, false)], [at_once, usual]);
     }
 
     #[test]
     fn counts_silence_from_the_first_wait_or_the_last_response() {
-        let mut kicks = Kicks::new(FIRST);
-        kicks.sent(Nanos(1_000));
-        kicks.sent(Nanos(5_000));
-        assert_eq!(kicks.silence(Nanos(9_000)), Duration::from_micros(8));
-        kicks.kicked(Seq(3));
-        assert!(kicks.has_asked() && kicks.covers(Seq(3)) && !kicks.covers(Seq(4)));
-        kicks.answered(true, Nanos(6_000));
-        assert_eq!((kicks.has_asked(), kicks.silence(Nanos(9_000))), (false, Duration::from_micros(3)));
+        let mut retransmit = RetransmitTimer::new(FIRST);
+        retransmit.on_send(Nanos(1_000));
+        retransmit.on_send(Nanos(5_000));
+        assert_eq!(retransmit.silence(Nanos(9_000)), Duration::from_micros(8));
+        retransmit.on_wake(Seq(3));
+        assert!(
+            retransmit.has_woken()
+                && retransmit.has_woken_after(Seq(3))
+                && !retransmit.has_woken_after(Seq(4))
+        );
+        retransmit.on_response(true, Nanos(6_000));
+        assert_eq!(
+            (retransmit.has_woken(), retransmit.silence(Nanos(9_000))),
+            (false, Duration::from_micros(3))
+        );
     }
 }

@@ -19,7 +19,7 @@ pub struct Table<S> {
 
 /// A READ that a lookup requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
+pub enum ReadTarget {
     /// A group of entries.
     Entries {
         /// First entry of the group.
@@ -38,9 +38,9 @@ pub enum Want {
 
 /// Result of processing a READ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum LookupStep {
     /// The lookup continues with this READ.
-    Read(Want),
+    Read(ReadTarget),
     /// The value was appended to the caller's vector.
     Found,
     /// The key is not in the store. Contains the current number of moves.
@@ -50,7 +50,7 @@ pub enum Step {
     /// Entries moved during the lookup, which must be repeated. Contains the current number of moves.
     Moved(u64),
     /// The contents are invalid for any store.
-    Impossible(&'static str),
+    Invalid(&'static str),
 }
 
 impl<S: Scheme> Table<S> {
@@ -83,13 +83,13 @@ impl<S: Scheme> Table<S> {
 
     /// Returns whether the data is in the index (otherwise in the extents), its offset and its length in bytes.
     #[must_use]
-    pub fn place(&self, want: Want) -> (bool, usize, usize) {
-        match want {
-            Want::Entries { first } => (true, self.layout.offset_of(first), self.group_bytes()),
-            Want::Pair { granule, len_bytes } => {
+    pub fn place(&self, target: ReadTarget) -> (bool, usize, usize) {
+        match target {
+            ReadTarget::Entries { first } => (true, self.layout.offset_of(first), self.group_bytes()),
+            ReadTarget::Pair { granule, len_bytes } => {
                 (false, granule as usize * GRANULE_BYTES, len_bytes as usize)
             }
-            Want::Moves => (true, 0, 8),
+            ReadTarget::Moves => (true, 0, 8),
         }
     }
 
@@ -100,7 +100,7 @@ impl<S: Scheme> Table<S> {
 
 /// State of a key lookup.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub struct KeyLookup {
     hash: u64,
     /// Number of moves at the start of the lookup, or earlier.
     moves: u64,
@@ -110,12 +110,12 @@ pub struct Look {
     block: u32,
     /// Number of entries in the group that have the hash of the key but hold another key.
     others: u32,
-    want: Want,
+    target: ReadTarget,
     /// Checksum of the requested pair.
     checksum: u64,
 }
 
-impl Look {
+impl KeyLookup {
     /// Starts a lookup. `moves` is a number of moves that was read before.
     #[must_use]
     pub fn new<S: Scheme>(table: &Table<S>, key: &Key<'_>, moves: u64) -> Self {
@@ -127,15 +127,15 @@ impl Look {
             blocks: 0,
             block: 0,
             others: 0,
-            want: Want::Entries { first },
+            target: ReadTarget::Entries { first },
             checksum: 0,
         }
     }
 
     /// Returns the READ that the lookup currently requests.
     #[must_use]
-    pub fn want(&self) -> Want {
-        self.want
+    pub fn target(&self) -> ReadTarget {
+        self.target
     }
 
     /// Processes the bytes of the requested READ. If `key` is found, appends its value to `value`; otherwise leaves
@@ -146,30 +146,30 @@ impl Look {
         key: &[u8],
         bytes: &[u8],
         value: &mut Vec<u8>,
-    ) -> Step {
-        let step = match self.want {
-            Want::Entries { .. } => self.entries(table, key, bytes, value),
-            Want::Pair { .. } if table.checksums.of(bytes) != self.checksum => Step::Torn,
-            Want::Pair { .. } => match decode_pair(bytes) {
+    ) -> LookupStep {
+        let step = match self.target {
+            ReadTarget::Entries { .. } => self.entries(table, key, bytes, value),
+            ReadTarget::Pair { .. } if table.checksums.of(bytes) != self.checksum => LookupStep::Torn,
+            ReadTarget::Pair { .. } => match decode_pair(bytes) {
                 Some((found, rest)) if found == key => {
                     value.extend_from_slice(rest);
-                    Step::Found
+                    LookupStep::Found
                 }
                 Some(_) => {
                     self.others += 1;
                     self.group(table)
                 }
-                None => Step::Impossible("an extent without key and value"),
+                None => LookupStep::Invalid("an extent without key and value"),
             },
-            Want::Moves => {
+            ReadTarget::Moves => {
                 let moves = word(bytes, 0);
                 // `self.moves` was read before this lookup began, so equal numbers mean that no entry moved during the
                 // lookup.
-                if moves == self.moves { Step::Missing(moves) } else { Step::Moved(moves) }
+                if moves == self.moves { LookupStep::Missing(moves) } else { LookupStep::Moved(moves) }
             }
         };
-        if let Step::Read(want) = step {
-            self.want = want;
+        if let LookupStep::Read(target) = step {
+            self.target = target;
         }
         step
     }
@@ -180,10 +180,10 @@ impl Look {
         key: &[u8],
         bytes: &[u8],
         value: &mut Vec<u8>,
-    ) -> Step {
+    ) -> LookupStep {
         let (mut is_whole, mut others) = (true, 0);
-        for behind in bytes.chunks_exact(table.layout.stride()) {
-            let (entry, pair) = behind.split_at(ENTRY_BYTES);
+        for slot in bytes.chunks_exact(table.layout.stride()) {
+            let (entry, pair) = slot.split_at(ENTRY_BYTES);
             let Some(entry) = table.checksums.open([0, 8, 16, 24].map(|at| word(entry, at))) else {
                 is_whole = false;
                 continue;
@@ -192,7 +192,7 @@ impl Look {
                 continue;
             }
             if entry.len_bytes as usize > table.pair_max_bytes {
-                return Step::Impossible("a longer value than it said");
+                return LookupStep::Invalid("a longer value than it said");
             }
             if !table.layout.is_inline(&entry) {
                 if others == self.others {
@@ -209,38 +209,40 @@ impl Look {
             match decode_pair(pair) {
                 Some((found, rest)) if found == key => {
                     value.extend_from_slice(rest);
-                    return Step::Found;
+                    return LookupStep::Found;
                 }
                 Some(_) => {}
-                None => return Step::Impossible("an entry without key and value"),
+                None => return LookupStep::Invalid("an entry without key and value"),
             }
         }
         if !is_whole {
-            return Step::Torn;
+            return LookupStep::Torn;
         }
         self.others = 0;
         if S::CHAINS {
             match word(bytes, table.layout.link_at()) {
-                0 => return Step::Read(Want::Moves),
-                next if !table.layout.is_block::<S>(next) => return Step::Impossible("a link to no block"),
+                0 => return LookupStep::Read(ReadTarget::Moves),
+                next if !table.layout.is_block::<S>(next) => {
+                    return LookupStep::Invalid("a link to no block");
+                }
                 // Blocks that were removed and reused may form a cycle.
-                _ if self.blocks == CHAIN_BLOCKS_MAX => return Step::Torn,
+                _ if self.blocks == CHAIN_BLOCKS_MAX => return LookupStep::Torn,
                 next => (self.blocks, self.block) = (self.blocks + 1, next as u32),
             }
             return self.group(table);
         }
         self.group += 1;
-        if self.group < S::GROUPS { self.group(table) } else { Step::Read(Want::Moves) }
+        if self.group < S::GROUPS { self.group(table) } else { LookupStep::Read(ReadTarget::Moves) }
     }
 
-    fn group<S: Scheme>(&self, table: &Table<S>) -> Step {
+    fn group<S: Scheme>(&self, table: &Table<S>) -> LookupStep {
         let first = if self.blocks > 0 { self.block } else { table.layout.group::<S>(self.hash, self.group) };
-        Step::Read(Want::Entries { first })
+        LookupStep::Read(ReadTarget::Entries { first })
     }
 
-    fn pair(&mut self, entry: &Entry) -> Step {
+    fn pair(&mut self, entry: &Entry) -> LookupStep {
         self.checksum = entry.checksum;
-        Step::Read(Want::Pair { granule: entry.granule, len_bytes: entry.len_bytes })
+        LookupStep::Read(ReadTarget::Pair { granule: entry.granule, len_bytes: entry.len_bytes })
     }
 }
 

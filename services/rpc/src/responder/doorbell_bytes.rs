@@ -12,12 +12,12 @@ const BYTES_OF_WORD: usize = 8;
 
 /// Index of a connection's byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DenseByte(u32);
+pub(crate) struct DoorbellByte(u32);
 
 /// All bytes. Clients may write any byte of the region at any time, including those of other clients: a byte is only a
 /// hint that a mailbox should be polled.
 #[derive(Default)]
-pub(crate) struct DenseBytes {
+pub(crate) struct DoorbellBytes {
     /// Registered for the first client that uses it.
     region: Option<Arc<Region>>,
     /// The values of the bytes while no mailbox holds a message.
@@ -26,7 +26,7 @@ pub(crate) struct DenseBytes {
     owners: Vec<Option<u32>>,
 }
 
-impl DenseBytes {
+impl DoorbellBytes {
     /// Returns the number of words that contain bytes of connections.
     #[inline]
     pub fn words(&self) -> usize {
@@ -35,20 +35,20 @@ impl DenseBytes {
 
     /// Returns a word whose non-zero bytes announce messages.
     #[inline]
-    pub fn told(&self, word: usize) -> u64 {
+    pub fn pending(&self, word: usize) -> u64 {
         self.region.as_ref().map_or(0, |region| region.load_acquire(BYTES_OF_WORD * word) ^ self.quiet[word])
     }
 
-    /// Clears the first non-zero byte of `told`. Returns its index and its connection, if a connection uses it.
+    /// Clears the first non-zero byte of `pending`. Returns its index and its connection, if a connection uses it.
     #[inline]
-    pub fn next(&mut self, word: usize, told: &mut u64) -> Option<(DenseByte, usize)> {
-        let at = told.trailing_zeros() as usize / BYTES_OF_WORD;
+    pub fn next(&mut self, word: usize, pending: &mut u64) -> Option<(DoorbellByte, usize)> {
+        let at = pending.trailing_zeros() as usize / BYTES_OF_WORD;
         let mask = 0xff << (BYTES_OF_WORD * at);
-        let came = *told & mask;
-        *told &= !mask;
+        let came = *pending & mask;
+        *pending &= !mask;
         let byte = BYTES_OF_WORD * word + at;
         match self.owners[byte] {
-            Some(owner) => Some((DenseByte(byte as u32), owner as usize)),
+            Some(owner) => Some((DoorbellByte(byte as u32), owner as usize)),
             None => {
                 // Written after the connection ended.
                 self.quiet[word] ^= came;
@@ -59,8 +59,8 @@ impl DenseBytes {
 
     /// Records that the connection has handled all messages before `expect`.
     #[inline]
-    pub fn follow(&mut self, byte: DenseByte, expect: Seq) {
-        let (word, shift) = Self::place(byte);
+    pub fn follow(&mut self, byte: DoorbellByte, expect: Seq) {
+        let (word, shift) = Self::location(byte);
         self.quiet[word] = self.quiet[word] & !(0xff << shift) | u64::from(last_before(expect)) << shift;
     }
 
@@ -75,7 +75,7 @@ impl DenseBytes {
         most: usize,
         owner: usize,
         expect: Seq,
-    ) -> Result<(DenseByte, RemoteRegion), Refusal> {
+    ) -> Result<(DoorbellByte, RemoteRegion), Refusal> {
         let region = match &self.region {
             Some(region) => Arc::clone(region),
             None => {
@@ -91,7 +91,7 @@ impl DenseBytes {
         let at = free.unwrap_or(self.owners.len());
         if at >= region.len_bytes() {
             return Err(
-                RefusalKind::TooManyConnections.because(format!("{at} clients tell of requests by a byte"))
+                RefusalKind::TooManyConnections.because(format!("{at} clients announce requests by a byte"))
             );
         }
         if at == self.owners.len() {
@@ -99,7 +99,7 @@ impl DenseBytes {
             self.quiet.push(region.load_acquire(at));
         }
         self.owners[at] = Some(owner as u32);
-        let byte = DenseByte(at as u32);
+        let byte = DoorbellByte(at as u32);
         region.store_byte_relaxed(at, last_before(expect));
         self.follow(byte, expect);
         let all = region.remote();
@@ -117,7 +117,7 @@ impl DenseBytes {
         }
     }
 
-    fn place(DenseByte(byte): DenseByte) -> (usize, usize) {
+    fn location(DoorbellByte(byte): DoorbellByte) -> (usize, usize) {
         (byte as usize / BYTES_OF_WORD, byte as usize % BYTES_OF_WORD * 8)
     }
 }

@@ -8,7 +8,7 @@ use http::uri::PathAndQuery;
 use prost::Message;
 use tonic::Status;
 
-use super::call::Ending;
+use super::call::RemoteEnd;
 use super::{Answer, CallId, Calls, Outbound, Role};
 use crate::frame::{Kind, Writer, metadata};
 use crate::message::{self, PREFIX_BYTES};
@@ -17,7 +17,7 @@ use crate::message::{self, PREFIX_BYTES};
 const SHORT_BYTES_MAX: usize = 8 << 10;
 
 /// A response that has arrived completely.
-pub(crate) struct Whole<'a> {
+pub(crate) struct CompleteResponse<'a> {
     pub http_status: u16,
     pub metadata: HeaderMap,
     pub data: &'a [u8],
@@ -26,18 +26,18 @@ pub(crate) struct Whole<'a> {
 }
 
 /// Result of a wait for a response.
-pub(crate) enum Came<T> {
+pub(crate) enum ResponseWait<T> {
     /// The complete response arrived: the result of decoding it.
-    Whole(T),
+    Complete(T),
     /// The beginning of the response arrived.
-    Part(Box<Answer>),
+    Begun(Box<Answer>),
 }
 
 impl Calls {
     /// Returns whether a message can be encoded after the pending output, ahead of the queue.
-    fn takes_short(&mut self, id: CallId, message: &impl Message, out: &Outbound) -> bool {
+    fn fits_short(&mut self, id: CallId, message: &impl Message, out: &Outbound) -> bool {
         let len = PREFIX_BYTES + message.encoded_len();
-        if len > SHORT_BYTES_MAX || out.is_enough() || self.has_turns() {
+        if len > SHORT_BYTES_MAX || out.is_enough() || self.has_queued() {
             return false;
         }
         self.call(id).is_some_and(|call| {
@@ -48,11 +48,11 @@ impl Calls {
     }
 
     /// Records that all of this side was composed.
-    fn said_all(&mut self, id: CallId) {
+    fn on_all_composed(&mut self, id: CallId) {
         let call = &mut self.table[usize::from(id.number)];
         call.was_opened = true;
         call.outbox.is_ended = true;
-        self.release_if_over(id.number);
+        self.release_if_ended(id.number);
     }
 
     /// Composes the complete request of an open call. Returns `false`, without effect, if the message is too long or
@@ -65,7 +65,7 @@ impl Calls {
         message: &impl Message,
         out: &mut Outbound,
     ) -> bool {
-        if !self.takes_short(id, message, out) {
+        if !self.fits_short(id, message, out) {
             return false;
         }
         let Role::Client { numbers, .. } = &mut self.role else { return false };
@@ -75,7 +75,7 @@ impl Calls {
         writer.put_with(|out| message::put(message, out));
         writer.end();
         writer.finish(0);
-        self.said_all(id);
+        self.on_all_composed(id);
         true
     }
 
@@ -87,7 +87,7 @@ impl Calls {
         message: &impl Message,
         out: &mut Outbound,
     ) -> bool {
-        if !self.takes_short(id, message, out) {
+        if !self.fits_short(id, message, out) {
             return false;
         }
         let mut writer = Writer::begin(&mut out.head, Kind::Response, id.number);
@@ -97,38 +97,38 @@ impl Calls {
         writer.put_with(|out| message::put(message, out));
         writer.end();
         writer.finish(0);
-        self.said_all(id);
+        self.on_all_composed(id);
         true
     }
 
     /// Decodes the request of a call that is answered directly. Returns `None` if the client has cancelled the call.
     pub fn read_request<T>(&mut self, id: CallId, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        let inbox = &mut self.call(id).filter(|call| !call.has_come_to_nothing())?.inbox;
+        let inbox = &mut self.call(id).filter(|call| !call.was_reset())?.inbox;
         let result = read(&inbox.bytes);
-        inbox.forget_bytes();
+        inbox.discard_bytes();
         Some(result)
     }
 
     /// Waits for the response. If it has arrived completely, decodes it and ends the call.
-    pub fn poll_whole<T>(
+    pub fn poll_complete<T>(
         &mut self,
         id: CallId,
         context: &Context<'_>,
-        read: impl FnOnce(Whole<'_>) -> T,
-    ) -> Poll<Result<Came<T>, Status>> {
-        let Some(call) = self.call(id) else { return Poll::Ready(Err(self.gone())) };
+        read: impl FnOnce(CompleteResponse<'_>) -> T,
+    ) -> Poll<Result<ResponseWait<T>, Status>> {
+        let Some(call) = self.call(id) else { return Poll::Ready(Err(self.lost_status())) };
         let inbox = &mut call.inbox;
-        let is_whole = matches!(&inbox.ending, Some(ending) if !matches!(ending, Ending::Reset(_)));
-        let Some((http_status, metadata)) = inbox.answer.take_if(|_| is_whole) else {
-            return self.poll_answer(id, context).map_ok(|answer| Came::Part(Box::new(answer)));
+        let is_complete = matches!(&inbox.ending, Some(ending) if !matches!(ending, RemoteEnd::Reset(_)));
+        let Some((http_status, metadata)) = inbox.answer.take_if(|_| is_complete) else {
+            return self.poll_answer(id, context).map_ok(|answer| ResponseWait::Begun(Box::new(answer)));
         };
         let trailers = match inbox.ending.take() {
-            Some(Ending::Success) => None,
+            Some(RemoteEnd::Success) => None,
             Some(ending) => Some(ending.into_trailers()?.unwrap_or_default()),
             None => None,
         };
-        let result = read(Whole { http_status, metadata, data: &inbox.bytes, trailers });
-        self.leave_unread(id);
-        Poll::Ready(Ok(Came::Whole(result)))
+        let result = read(CompleteResponse { http_status, metadata, data: &inbox.bytes, trailers });
+        self.drop_reader(id);
+        Poll::Ready(Ok(ResponseWait::Complete(result)))
     }
 }

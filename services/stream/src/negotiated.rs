@@ -17,14 +17,14 @@ use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet, WakeProbe};
 
 use crate::config::StreamConfig;
 use crate::error::OpenError;
-use crate::ring_stream::Opening;
-use crate::shown::Shown;
+use crate::ring_stream::UnconnectedStream;
 use crate::stream::{Stream, StreamPath};
+use crate::stream_stats::StreamStats;
 use crate::tcp_path;
 use crate::tcp_stream::TcpEnd;
 
 /// An ordered, non-blocking byte channel between two ends: a TCP connection, or its substitute in a simulation.
-pub trait Carrier {
+pub trait BootstrapChannel {
     /// Reads received bytes. Returns 0 at the end of the channel.
     ///
     /// # Errors
@@ -55,42 +55,42 @@ pub trait Carrier {
 }
 
 /// A stream that is opening, is open or has failed, with its handshake channel.
-pub struct Carried<C: Carrier> {
+pub struct NegotiatedStream<C: BootstrapChannel> {
     /// `None` once the channel has ended.
-    carrier: Option<C>,
+    channel: Option<C>,
     unsent: Vec<u8>,
     phase: Phase,
     /// Statistics of an open stream; `None` before, and if the channel is not a TCP connection.
-    shown: Option<Shown>,
-    next_look: Nanos,
+    stats: Option<StreamStats>,
+    next_channel_poll: Nanos,
     is_armed: bool,
 }
 
 enum Phase {
-    Asking {
+    Requesting {
         nic: Box<Nic>,
         config: Box<StreamConfig>,
-        opening: Box<Opening>,
+        unconnected: Box<UnconnectedStream>,
         machine: Initiator,
     },
-    Asked {
+    Accepting {
         nic: Box<Nic>,
         config: Box<StreamConfig>,
         machine: Acceptor,
     },
     Open {
         stream: Box<Stream>,
-        talk: Talk,
-        has_said_end: bool,
+        role: HandshakeRole,
+        end_sent: bool,
     },
     /// The channel carries the stream.
     OverTcp(Box<Stream>),
-    /// Reason of the failure, until [`Carried::take_failure`] returns it.
+    /// Reason of the failure, until [`NegotiatedStream::take_failure`] returns it.
     Failed(Option<OpenError>),
 }
 
 /// Role of this end in the handshake.
-enum Talk {
+enum HandshakeRole {
     Client(Initiator),
     Server(Acceptor),
 }
@@ -99,36 +99,43 @@ enum Talk {
 const CONNECTED: &str = "connected";
 const ACCEPTED: &str = "accepted";
 /// Interval between polls of an idle channel: each poll is a system call.
-const LOOK_PERIOD: Duration = Duration::from_millis(1);
+const CHANNEL_POLL_PERIOD: Duration = Duration::from_millis(1);
 /// Maximum number of reads before the channel is closed. After the handshake a peer sends at most one notice.
 const UNREAD_MAX: usize = 8;
 
-impl<C: Carrier> Carried<C> {
+impl<C: BootstrapChannel> NegotiatedStream<C> {
     /// Requests a stream from the peer at the other end of the channel.
     ///
     /// # Errors
     /// Returns an error if the device cannot create the queue pair, completion queue or memory regions.
-    pub fn open(nic: &Nic, config: StreamConfig, carrier: C) -> std::result::Result<Self, OpenError> {
-        let opening = Box::new(Opening::new(nic, config)?);
+    pub fn open(nic: &Nic, config: StreamConfig, channel: C) -> std::result::Result<Self, OpenError> {
+        let unconnected = Box::new(UnconnectedStream::new(nic, config)?);
         let machine = Initiator::new(VersionRange::CURRENT);
-        let unsent = machine.open_stream(&opening.end());
+        let unsent = machine.open_stream(&unconnected.end());
         let (nic, config) = (Box::new(nic.clone()), Box::new(config));
-        Ok(Self::new(carrier, unsent, Phase::Asking { nic, config, opening, machine }))
+        Ok(Self::new(channel, unsent, Phase::Requesting { nic, config, unconnected, machine }))
     }
 
     /// Creates the server's end: waits for the peer to request a stream. No device resources are allocated before the
     /// request arrives.
-    pub fn accept(nic: &Nic, config: StreamConfig, carrier: C) -> Self {
+    pub fn accept(nic: &Nic, config: StreamConfig, channel: C) -> Self {
         let machine = Acceptor::new(VersionRange::CURRENT);
         Self::new(
-            carrier,
+            channel,
             Vec::new(),
-            Phase::Asked { nic: Box::new(nic.clone()), config: Box::new(config), machine },
+            Phase::Accepting { nic: Box::new(nic.clone()), config: Box::new(config), machine },
         )
     }
 
-    fn new(carrier: C, unsent: Vec<u8>, phase: Phase) -> Self {
-        Self { carrier: Some(carrier), unsent, phase, shown: None, next_look: Nanos(0), is_armed: false }
+    fn new(channel: C, unsent: Vec<u8>, phase: Phase) -> Self {
+        Self {
+            channel: Some(channel),
+            unsent,
+            phase,
+            stats: None,
+            next_channel_poll: Nanos(0),
+            is_armed: false,
+        }
     }
 
     /// Returns the stream, once it is open.
@@ -163,12 +170,12 @@ impl<C: Carrier> Carried<C> {
 
     /// Returns whether the channel may be closed: this end has ended its stream and has notified the peer that
     /// everything arrived, or the peer can no longer be notified.
-    pub fn is_over(&mut self) -> bool {
+    pub fn may_close(&mut self) -> bool {
         match &mut self.phase {
             Phase::OverTcp(stream) => stream.ended().is_some() || stream.broken().is_some(),
-            Phase::Open { stream, has_said_end, .. } => {
-                let is_told = *has_said_end && self.unsent.is_empty();
-                is_told || stream.broken().is_some() || self.carrier.is_none()
+            Phase::Open { stream, end_sent, .. } => {
+                let is_notified = *end_sent && self.unsent.is_empty();
+                is_notified || stream.broken().is_some() || self.channel.is_none()
             }
             Phase::Failed(_) => true,
             _ => false,
@@ -176,16 +183,16 @@ impl<C: Carrier> Carried<C> {
     }
 
     /// Publishes the state of the stream in the statistics.
-    fn show(&self, show: impl FnOnce(&Shown, &Stream)) {
-        if let (Some(shown), Phase::Open { stream, .. } | Phase::OverTcp(stream)) = (&self.shown, &self.phase)
+    fn show(&self, show: impl FnOnce(&StreamStats, &Stream)) {
+        if let (Some(stats), Phase::Open { stream, .. } | Phase::OverTcp(stream)) = (&self.stats, &self.phase)
         {
-            show(shown, stream);
+            show(stats, stream);
         }
     }
 
     fn flush(&mut self) {
-        while let (Some(carrier), false) = (&mut self.carrier, self.unsent.is_empty()) {
-            match carrier.write(&self.unsent) {
+        while let (Some(channel), false) = (&mut self.channel, self.unsent.is_empty()) {
+            match channel.write(&self.unsent) {
                 Ok(sent) => drop(self.unsent.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -196,11 +203,11 @@ impl<C: Carrier> Carried<C> {
     }
 
     /// Polls the channel. Returns whether bytes or the end of the channel were received.
-    fn look(&mut self) -> bool {
+    fn poll_channel(&mut self) -> bool {
         let mut any = false;
         let mut bytes = [0; 1_024];
-        while let Some(carrier) = &mut self.carrier {
-            let got = match carrier.read(&mut bytes) {
+        while let Some(channel) = &mut self.channel {
+            let got = match channel.read(&mut bytes) {
                 Ok(0) => Err(io::Error::from(ErrorKind::UnexpectedEof)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return any,
@@ -216,7 +223,7 @@ impl<C: Carrier> Carried<C> {
     }
 
     fn channel_ended(&mut self, source: io::Error) {
-        self.carrier = None;
+        self.channel = None;
         match &mut self.phase {
             Phase::Open { stream, .. } => stream.hung_up(),
             Phase::Failed(_) | Phase::OverTcp(_) => {}
@@ -231,18 +238,18 @@ impl<C: Carrier> Carried<C> {
     fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let taken = match &mut self.phase {
-                Phase::Asking { machine, .. } => match machine.feed_stream_opened(bytes) {
+                Phase::Requesting { machine, .. } => match machine.feed_stream_opened(bytes) {
                     Ok((taken, None)) => taken,
                     Ok((taken, Some(StreamReply::Opened(theirs)))) => {
                         self.connect(&theirs);
                         taken
                     }
                     Ok((taken, Some(StreamReply::OverChannel))) => {
-                        return self.follow_over_tcp(&bytes[taken..]);
+                        return self.handle_over_tcp(&bytes[taken..]);
                     }
                     Err(error) => return self.fail(error.into()),
                 },
-                Phase::Asked { machine, .. } => match machine.feed_open_stream(bytes) {
+                Phase::Accepting { machine, .. } => match machine.feed_open_stream(bytes) {
                     Ok((taken, None)) => taken,
                     Ok((taken, Some(theirs))) => {
                         self.welcome(&theirs);
@@ -254,14 +261,14 @@ impl<C: Carrier> Carried<C> {
                         return self.fail(refusal.into());
                     }
                 },
-                Phase::Open { stream, talk, .. } => {
-                    let heard = match talk {
-                        Talk::Client(machine) => machine.feed_post_handshake(bytes),
-                        Talk::Server(machine) => {
+                Phase::Open { stream, role, .. } => {
+                    let later = match role {
+                        HandshakeRole::Client(machine) => machine.feed_post_handshake(bytes),
+                        HandshakeRole::Server(machine) => {
                             machine.feed_post_handshake(bytes).map_err(BootstrapError::Unusable)
                         }
                     };
-                    match heard {
+                    match later {
                         Ok((taken, notice)) => {
                             if let Some(PostHandshakeMessage::StreamEnded { bytes }) = notice {
                                 stream.peer_ended(bytes);
@@ -280,32 +287,34 @@ impl<C: Carrier> Carried<C> {
     }
 
     fn connect(&mut self, theirs: &StreamEnd) {
-        let Phase::Asking { opening, machine, .. } = std::mem::replace(&mut self.phase, Phase::Failed(None))
+        let Phase::Requesting { unconnected, machine, .. } =
+            std::mem::replace(&mut self.phase, Phase::Failed(None))
         else {
             return;
         };
-        match opening.connect(theirs) {
-            Ok(stream) => self.opened(stream, Talk::Client(machine)),
+        match unconnected.connect(theirs) {
+            Ok(stream) => self.opened(stream, HandshakeRole::Client(machine)),
             Err(error) => {
-                self.carrier = None;
+                self.channel = None;
                 self.fail(error);
             }
         }
     }
 
     fn welcome(&mut self, theirs: &StreamEnd) {
-        let Phase::Asked { nic, config, machine } = std::mem::replace(&mut self.phase, Phase::Failed(None))
+        let Phase::Accepting { nic, config, machine } =
+            std::mem::replace(&mut self.phase, Phase::Failed(None))
         else {
             return;
         };
         if tcp_path::is_due(&nic, &config, theirs, self.addresses()) {
             self.unsent.extend_from_slice(&machine.stream_over_channel());
-            return self.turn_to_tcp(&config, ACCEPTED, &[]);
+            return self.switch_to_tcp(&config, ACCEPTED, &[]);
         }
         match Stream::accept(&nic, *config, theirs) {
             Ok((stream, ours)) => {
                 self.unsent.extend_from_slice(&machine.stream_opened(&ours));
-                self.opened(stream, Talk::Server(machine));
+                self.opened(stream, HandshakeRole::Server(machine));
             }
             Err(refusal) => {
                 self.unsent.extend_from_slice(&machine.refuse(&refusal));
@@ -316,62 +325,62 @@ impl<C: Carrier> Carried<C> {
     }
 
     fn addresses(&self) -> Option<tcp_path::Addresses> {
-        let socket = self.carrier.as_ref()?.tcp()?;
+        let socket = self.channel.as_ref()?.tcp()?;
         Some((socket.local_addr().ok()?, socket.peer_addr().ok()?))
     }
 
     /// Handles the server's reply that TCP carries the stream.
-    fn follow_over_tcp(&mut self, received: &[u8]) {
-        let Phase::Asking { nic, config, .. } = std::mem::replace(&mut self.phase, Phase::Failed(None))
+    fn handle_over_tcp(&mut self, received: &[u8]) {
+        let Phase::Requesting { nic, config, .. } = std::mem::replace(&mut self.phase, Phase::Failed(None))
         else {
             return;
         };
         match tcp_path::check_choice(&nic, &config, self.addresses()) {
-            Ok(()) => self.turn_to_tcp(&config, CONNECTED, received),
+            Ok(()) => self.switch_to_tcp(&config, CONNECTED, received),
             Err(refusal) => {
-                self.carrier = None;
+                self.channel = None;
                 self.fail(refusal.into());
             }
         }
     }
 
     /// Switches to TCP: the channel carries the stream after the unsent rest of the handshake.
-    fn turn_to_tcp(&mut self, config: &StreamConfig, role: &str, received: &[u8]) {
+    fn switch_to_tcp(&mut self, config: &StreamConfig, role: &str, received: &[u8]) {
         let addresses = self.addresses();
         let peer = addresses.map(|(_, peer)| peer.to_string()).unwrap_or_default();
-        let Some(socket) = self.carrier.take().and_then(Carrier::into_tcp) else { return };
+        let Some(socket) = self.channel.take().and_then(BootstrapChannel::into_tcp) else { return };
         match TcpEnd::new(socket, config, std::mem::take(&mut self.unsent)) {
             Ok(mut end) => {
                 end.received(received);
                 tracing::info!(%peer, "a stream goes over TCP: no shared memory and no RNIC reaches its peer");
                 self.phase = Phase::OverTcp(Box::new(Stream::over_tcp(end)));
-                self.shown = addresses.map(|of| Shown::new(of, role, StreamPath::Tcp));
+                self.stats = addresses.map(|of| StreamStats::new(of, role, StreamPath::Tcp));
             }
             Err(error) => self.fail(no_resources(&error).into()),
         }
     }
 
-    fn opened(&mut self, stream: Stream, talk: Talk) {
-        let role = match talk {
-            Talk::Client(_) => CONNECTED,
-            Talk::Server(_) => ACCEPTED,
+    fn opened(&mut self, stream: Stream, role: HandshakeRole) {
+        let role_name = match role {
+            HandshakeRole::Client(_) => CONNECTED,
+            HandshakeRole::Server(_) => ACCEPTED,
         };
-        self.shown = self.addresses().map(|of| Shown::new(of, role, StreamPath::Verbs));
-        self.phase = Phase::Open { stream: Box::new(stream), talk, has_said_end: false };
+        self.stats = self.addresses().map(|of| StreamStats::new(of, role_name, StreamPath::Verbs));
+        self.phase = Phase::Open { stream: Box::new(stream), role, end_sent: false };
     }
 
     /// Notifies the peer, once, that this end's stream has ended and all its bytes have arrived. Returns whether a
     /// notice was queued.
-    fn say_end(&mut self) -> bool {
-        let Phase::Open { stream, talk, has_said_end: has_said_end @ false } = &mut self.phase else {
+    fn send_end(&mut self) -> bool {
+        let Phase::Open { stream, role, end_sent: end_sent @ false } = &mut self.phase else {
             return false;
         };
         let Some(bytes) = stream.ended() else { return false };
-        *has_said_end = true;
+        *end_sent = true;
         let notice = PostHandshakeMessage::StreamEnded { bytes };
-        self.unsent.extend_from_slice(&match talk {
-            Talk::Client(machine) => machine.notice(notice),
-            Talk::Server(machine) => machine.notice(notice),
+        self.unsent.extend_from_slice(&match role {
+            HandshakeRole::Client(machine) => machine.notice(notice),
+            HandshakeRole::Server(machine) => machine.notice(notice),
         });
         true
     }
@@ -381,12 +390,12 @@ fn no_resources(error: &io::Error) -> Refusal {
     RefusalKind::Resources.because(format!("the system gives no descriptor for a stream: {error}"))
 }
 
-impl<C: Carrier> Endpoint for Carried<C> {
+impl<C: BootstrapChannel> Endpoint for NegotiatedStream<C> {
     fn progress(&mut self, now: Nanos) -> Progress {
         let next = match &mut self.phase {
             Phase::OverTcp(stream) => {
                 let next = stream.progress(now);
-                self.show(Shown::update);
+                self.show(StreamStats::update);
                 return next;
             }
             Phase::Open { stream, .. } => stream.progress(now),
@@ -396,13 +405,13 @@ impl<C: Carrier> Endpoint for Carried<C> {
             self.is_armed = false;
             return next;
         }
-        let mut any = self.say_end();
+        let mut any = self.send_end();
         self.flush();
         let is_open = matches!(self.phase, Phase::Open { .. });
-        if !is_open || self.is_armed || now >= self.next_look {
-            self.next_look = now + LOOK_PERIOD;
-            self.show(Shown::update);
-            any |= self.look();
+        if !is_open || self.is_armed || now >= self.next_channel_poll {
+            self.next_channel_poll = now + CHANNEL_POLL_PERIOD;
+            self.show(StreamStats::update);
+            any |= self.poll_channel();
         }
         if any {
             self.is_armed = false;
@@ -413,7 +422,7 @@ impl<C: Carrier> Endpoint for Carried<C> {
 
     fn arm(&mut self) -> Result<()> {
         self.is_armed = true;
-        self.show(Shown::sleeps);
+        self.show(StreamStats::sleeps);
         match &mut self.phase {
             Phase::Open { stream, .. } | Phase::OverTcp(stream) => stream.arm(),
             _ => Ok(()),
@@ -429,7 +438,7 @@ impl<C: Carrier> Endpoint for Carried<C> {
 
     fn arm_delegated(&mut self) -> Result<()> {
         self.is_armed = true;
-        self.show(Shown::sleeps);
+        self.show(StreamStats::sleeps);
         match &mut self.phase {
             Phase::Open { stream, .. } | Phase::OverTcp(stream) => stream.arm_delegated(),
             _ => Ok(()),
@@ -437,8 +446,8 @@ impl<C: Carrier> Endpoint for Carried<C> {
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
-        if let Some(carrier) = &self.carrier {
-            set.insert(carrier.fd());
+        if let Some(channel) = &self.channel {
+            set.insert(channel.fd());
         }
         if let Phase::Open { stream, .. } | Phase::OverTcp(stream) = &self.phase {
             stream.wait_set(set);
@@ -453,16 +462,16 @@ impl<C: Carrier> Endpoint for Carried<C> {
     }
 }
 
-impl<C: Carrier> Drop for Carried<C> {
+impl<C: BootstrapChannel> Drop for NegotiatedStream<C> {
     fn drop(&mut self) {
-        self.show(Shown::update);
+        self.show(StreamStats::update);
         // The queue pair is destroyed first: no bytes of an abandoned stream may arrive after the channel closes.
         self.phase = Phase::Failed(None);
         // Closing a socket with unread bytes resets the connection, and the peer would lose the notice. Read them
         // first.
         let mut bytes = [0; 1_024];
         for _ in 0..UNREAD_MAX {
-            let read = self.carrier.as_mut().map(|carrier| carrier.read(&mut bytes));
+            let read = self.channel.as_mut().map(|channel| channel.read(&mut bytes));
             if !matches!(read, Some(Ok(1..))) {
                 break;
             }

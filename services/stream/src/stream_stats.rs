@@ -6,9 +6,9 @@ use crate::stream::{Stream, StreamPath};
 use crate::tcp_path::Addresses;
 
 /// Statistics block of a stream. It is updated when the stream finds no work, at most once per millisecond of waiting.
-pub(crate) struct Shown(Block<Connection>);
+pub(crate) struct StreamStats(Block<Connection>);
 
-impl Shown {
+impl StreamStats {
     /// Creates the statistics of an open stream. `role` is `connected` or `accepted`.
     pub fn new((own, peer): Addresses, role: &str, path: StreamPath) -> Self {
         let block = Block::<Connection>::new(&format!("stream {own} {peer} {role}"), 0);

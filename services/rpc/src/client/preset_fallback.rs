@@ -7,34 +7,34 @@ use farcall_verbs::{Error, Provider};
 use super::options::{ClientOptions, Verbs};
 use crate::error::ConnectError;
 use crate::tune::choose::choose;
-use crate::tune::{Decision, Peer, Scope, look_up};
+use crate::tune::{Decision, Peer, Scope, find_profile};
 
 /// The current options, and the presets to try if the server does not offer the current one.
-pub(super) struct Attempts {
+pub(super) struct PresetFallback {
     options: ClientOptions,
     decision: Option<Decision>,
     /// Nearest first.
     left: std::vec::IntoIter<&'static Preset>,
 }
 
-impl Attempts {
+impl PresetFallback {
     /// Selects the first preset if the options do not specify one.
     ///
     /// # Errors
     /// Returns an error if the provider has no device.
     pub fn new(provider: &dyn Provider, address: &str, options: ClientOptions) -> Result<Self, Error> {
-        let mut attempts = Self { options, decision: None, left: Vec::new().into_iter() };
-        if attempts.options.verbs == Verbs::OfPlan {
-            return Ok(attempts);
+        let mut presets = Self { options, decision: None, left: Vec::new().into_iter() };
+        if presets.options.verbs == Verbs::OfPlan {
+            return Ok(presets);
         }
-        let (profile, source) = match attempts.options.profile.take() {
+        let (profile, source) = match presets.options.profile.take() {
             Some(given) => (Some(given), "the costs of the profile given".to_owned()),
-            None => look_up(&Scope::of(provider, Peer::at(address))?),
+            None => find_profile(&Scope::of(provider, Peer::at(address))?),
         };
-        let decision = choose(&attempts.options.config.plan, provider.name(), profile, &source);
-        attempts.left = others_by_distance(&decision.plan).into_iter();
-        attempts.decide(decision);
-        Ok(attempts)
+        let decision = choose(&presets.options.config.plan, provider.name(), profile, &source);
+        presets.left = others_by_distance(&decision.plan).into_iter();
+        presets.decide(decision);
+        Ok(presets)
     }
 
     /// Calls `connect` with one preset after another until it succeeds.
@@ -45,7 +45,7 @@ impl Attempts {
         loop {
             match connect(self.options()) {
                 Ok(connected) => return Ok((connected, self.decision())),
-                Err(error) if self.goes_on_after(&error) => {}
+                Err(error) if self.select_next(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -60,7 +60,7 @@ impl Attempts {
     }
 
     /// Selects the next preset, if there is one and `error` is due to the preset.
-    pub fn goes_on_after(&mut self, error: &ConnectError) -> bool {
+    pub fn select_next(&mut self, error: &ConnectError) -> bool {
         if names_no_thread(&self.options, error) {
             // A server of an earlier version requires that clients name a thread.
             self.options.config.thread = 0;

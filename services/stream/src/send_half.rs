@@ -10,9 +10,9 @@ use farcall_link::{
 
 use crate::receive_ring::OFFER_WORDS;
 use crate::ring::Ring;
-use crate::staging::Staging;
-use crate::waking::Waker;
-use crate::words::{END, IMM_OFFER, OFFER, Promise, WRITTEN, imm_of};
+use crate::send_ring::SendRing;
+use crate::waking::WakeSender;
+use crate::words::{END, IMM_OFFER, OFFER, WRITTEN, WakeAck, imm_of};
 
 /// Maximum number of outstanding sends of a stream.
 pub(crate) const SEND_DEPTH: u32 = 128;
@@ -35,15 +35,15 @@ pub(crate) const fn inline_bytes(device_max_bytes: u32) -> u32 {
     if device_max_bytes as usize >= PIECE_BYTES_MAX { PIECE_BYTES_MAX as u32 } else { SHORT_BYTES }
 }
 
-pub(crate) struct Outlet {
+pub(crate) struct SendHalf {
     local: Arc<Region>,
     local_id: RegionId,
-    staging: Staging,
+    send_ring: SendRing,
     next_word: usize,
     words: RemoteRegion,
     grant: RemoteRegion,
     ring: Ring,
-    pub waker: Waker,
+    pub wake_sender: WakeSender,
     /// `true` if the peer can receive. A server waits for the first control word of its client.
     pub is_ready: bool,
     /// Number of bytes posted.
@@ -52,33 +52,33 @@ pub(crate) struct Outlet {
     pub consumed: u64,
     /// Position from which on the new ring is written, until it has been sent to the peer; no bytes are written before
     /// that.
-    pub turn: Option<Promise>,
+    pub turn: Option<WakeAck>,
     /// `true` once the application has ended the stream.
     pub is_finished: bool,
     /// The WRITE of [`END`], once it is posted.
     end: Option<Ticket>,
 }
 
-impl Outlet {
+impl SendHalf {
     pub fn new(
         local: Arc<Region>,
         local_id: RegionId,
         words: RemoteRegion,
         grant: RemoteRegion,
-        waker: Waker,
+        wake_sender: WakeSender,
         is_ready: bool,
     ) -> Self {
-        let staging = Staging::new(local.len_bytes() - COMPOSED_BYTES, SEND_DEPTH as usize);
+        let send_ring = SendRing::new(local.len_bytes() - COMPOSED_BYTES, SEND_DEPTH as usize);
         let ring = Ring { base: 0, len_bytes: grant.len_bytes };
         Self {
             local,
             local_id,
-            staging,
+            send_ring,
             next_word: 0,
             words,
             grant,
             ring,
-            waker,
+            wake_sender,
             is_ready,
             written: 0,
             consumed: 0,
@@ -92,7 +92,7 @@ impl Outlet {
     #[inline]
     pub fn room(&self, connection: &Connection) -> u64 {
         let is_held = !self.is_ready || self.is_finished || self.turn.is_some();
-        if is_held || !self.waker.may_send() || connection.room() < FOR_WORDS {
+        if is_held || !self.wake_sender.may_send() || connection.room() < FOR_WORDS {
             return 0;
         }
         self.ring.free(self.written, self.consumed)
@@ -102,27 +102,27 @@ impl Outlet {
     #[inline]
     fn target(&self, connection: &Connection, most: usize) -> (usize, usize) {
         let room = self.room(connection).min(most.min(PIECE_BYTES_MAX) as u64);
-        if room == 0 { (0, 0) } else { self.ring.together(self.written, room) }
+        if room == 0 { (0, 0) } else { self.ring.contiguous(self.written, room) }
     }
 
     /// Returns offset and length in the local region where up to `most` of the next bytes can be composed.
     #[inline]
-    pub fn place(&mut self, connection: &Connection, most: usize) -> (usize, usize) {
+    pub fn reserve(&mut self, connection: &Connection, most: usize) -> (usize, usize) {
         let (_, together) = self.target(connection, most);
         if together == 0 {
             return (COMPOSED_BYTES, 0);
         }
-        self.staging.reclaim(|ticket| connection.is_done(ticket));
-        let (at, len) = self.staging.place(together);
+        self.send_ring.reclaim(|ticket| connection.is_done(ticket));
+        let (at, len) = self.send_ring.reserve(together);
         (COMPOSED_BYTES + at, len)
     }
 
-    /// Returns the region to which the offsets of [`Outlet::place`] refer.
+    /// Returns the region to which the offsets of [`SendHalf::reserve`] refer.
     pub fn local(&self) -> &Arc<Region> {
         &self.local
     }
 
-    /// Sends the first `len_bytes` bytes of the space that [`Outlet::place`] returned.
+    /// Sends the first `len_bytes` bytes of the space that [`SendHalf::reserve`] returned.
     #[inline]
     pub fn send(
         &mut self,
@@ -136,9 +136,9 @@ impl Outlet {
         let from = LocalSlice { region: self.local_id, offset: at, len_bytes };
         let to = Remote { grant: &self.grant, offset: self.ring.offset(self.written) };
         let ticket = connection.write(from, to)?;
-        self.staging.used(len_bytes, ticket);
+        self.send_ring.used(len_bytes, ticket);
         self.written += len_bytes as u64;
-        self.say(connection, WRITTEN, self.written)
+        self.write_word(connection, WRITTEN, self.written)
     }
 
     /// Sends as many of `bytes` as there is space for. Returns their number.
@@ -146,7 +146,7 @@ impl Outlet {
     pub fn put(&mut self, connection: &mut Connection, bytes: &[u8]) -> Result<usize, PostRefused> {
         let mut done = 0;
         while done < bytes.len() {
-            let sent = self.put_piece(connection, &bytes[done..])?;
+            let sent = self.put_segment(connection, &bytes[done..])?;
             if sent == 0 {
                 break;
             }
@@ -157,28 +157,33 @@ impl Outlet {
 
     /// Sends up to one segment. Returns its length.
     #[inline]
-    fn put_piece(&mut self, connection: &mut Connection, bytes: &[u8]) -> Result<usize, PostRefused> {
+    fn put_segment(&mut self, connection: &mut Connection, bytes: &[u8]) -> Result<usize, PostRefused> {
         let (offset, len) = self.target(connection, bytes.len());
         if len == 0 || len > connection.inline_max_bytes() as usize {
-            let (at, len) = self.place(connection, len);
+            let (at, len) = self.reserve(connection, len);
             self.local.copy_in(at, &bytes[..len]);
             self.send(connection, at, len)?;
             return Ok(len);
         }
         connection.write_bytes(&bytes[..len], Remote { grant: &self.grant, offset })?;
         self.written += len as u64;
-        self.say(connection, WRITTEN, self.written)?;
+        self.write_word(connection, WRITTEN, self.written)?;
         Ok(len)
     }
 
     /// WRITEs a control word, as a wake-up if the peer has requested wake-ups.
     #[inline]
-    pub fn say(&mut self, connection: &mut Connection, word: usize, value: u64) -> Result<(), PostRefused> {
+    pub fn write_word(
+        &mut self,
+        connection: &mut Connection,
+        word: usize,
+        value: u64,
+    ) -> Result<(), PostRefused> {
         let from = self.compose(value);
         let to = Remote { grant: &self.words, offset: word };
-        if self.waker.wakes() {
+        if self.wake_sender.wakes() {
             connection.write_imm(from, to, imm_of(self.written))?;
-            self.waker.sent += 1;
+            self.wake_sender.sent += 1;
         } else {
             connection.write(from, to)?;
         }
@@ -186,9 +191,9 @@ impl Outlet {
     }
 
     /// Sends the end of the stream. The completion of its WRITE shows that all earlier bytes have arrived.
-    pub fn say_end(&mut self, connection: &mut Connection) -> Result<(), PostRefused> {
+    pub fn send_end(&mut self, connection: &mut Connection) -> Result<(), PostRefused> {
         let from = self.compose(self.written + 1);
-        let imm = self.waker.wakes().then(|| imm_of(self.written));
+        let imm = self.wake_sender.wakes().then(|| imm_of(self.written));
         let request = WorkRequest {
             operation: Operation::Write(Remote { grant: &self.words, offset: END }),
             local: &[from],
@@ -196,13 +201,13 @@ impl Outlet {
             is_signalled: true,
         };
         self.end = Some(connection.post(&request, 0)?);
-        self.waker.sent += u64::from(imm.is_some());
+        self.wake_sender.sent += u64::from(imm.is_some());
         Ok(())
     }
 
     /// Offers a ring to the peer. The offer is always a wake-up: the peer reads the words of the offer only after its
     /// immediate data.
-    pub fn say_offer(
+    pub fn send_offer(
         &mut self,
         connection: &mut Connection,
         offer: [u64; OFFER_WORDS],
@@ -214,12 +219,12 @@ impl Outlet {
             LocalSlice { region: self.local_id, offset: WORD_PLACES_BYTES, len_bytes: 8 * OFFER_WORDS };
         let to = Remote { grant: &self.words, offset: OFFER };
         connection.write_imm(from, to, imm_of(self.written) | IMM_OFFER)?;
-        self.waker.sent += 1;
+        self.wake_sender.sent += 1;
         Ok(())
     }
 
     /// Directs further bytes into another ring of the peer, and into a new send ring `local` if there is one.
-    pub fn turn_to(
+    pub fn switch_to(
         &mut self,
         connection: &mut Connection,
         number: u16,
@@ -230,12 +235,12 @@ impl Outlet {
             // The connection keeps the region registered until the outstanding WRITEs from it complete.
             connection.detach(self.local_id);
             self.local_id = connection.attach(Arc::clone(&local));
-            self.staging = Staging::new(local.len_bytes() - COMPOSED_BYTES, SEND_DEPTH as usize);
+            self.send_ring = SendRing::new(local.len_bytes() - COMPOSED_BYTES, SEND_DEPTH as usize);
             self.local = local;
         }
         self.grant = grant;
         self.ring = Ring { base: self.written, len_bytes: grant.len_bytes };
-        self.turn = Some(Promise { number, from: self.written });
+        self.turn = Some(WakeAck { number, from: self.written });
     }
 
     fn compose(&mut self, value: u64) -> LocalSlice {
@@ -249,7 +254,7 @@ impl Outlet {
     }
 
     /// Returns whether the end of the stream was sent.
-    pub const fn has_said_end(&self) -> bool {
+    pub const fn end_sent(&self) -> bool {
         self.end.is_some()
     }
 

@@ -14,20 +14,20 @@ use farcall_drive::Parker;
 use farcall_verbs::{Clock, Error, Result};
 
 use super::serve::Engine;
-use super::{Handler, OwnPair, Responder, ServerEnd};
+use super::{DedicatedQp, Handler, Responder, ServerConnection};
 use crate::paths::{DatagramReply, ResponsePath};
 use crate::wire::{Imm, Mode};
 
 /// Tags of sessions with calls that were answered since the server thread last checked, and the object that it sleeps
 /// on.
 #[derive(Debug)]
-pub(super) struct Answered {
+pub(super) struct ReadyDeferredCalls {
     tags: Mutex<Vec<u32>>,
     has_any: AtomicBool,
     pub sleeper: Parker,
 }
 
-impl Answered {
+impl ReadyDeferredCalls {
     /// # Errors
     /// Returns an error if the system has no free descriptor.
     pub fn new() -> Result<Self> {
@@ -66,41 +66,41 @@ impl Answered {
     }
 }
 
-impl ServerEnd {
+impl ServerConnection {
     /// Records that the client requests a wake-up for the next answer.
-    pub(super) const fn tell_from_now_on(&mut self) {
-        self.tells = self.can_tell;
+    pub(super) const fn enable_notify(&mut self) {
+        self.notify_next = self.can_notify;
     }
 
     /// Marks a wake-up as due if the client has requested one and there is an answer.
-    pub(super) fn look_for_answers(&mut self) {
-        self.must_tell |= self.tells && self.session.has_answers();
-        self.tells &= !self.must_tell;
+    pub(super) fn check_answers(&mut self) {
+        self.notify_due |= self.notify_next && self.session.has_answers();
+        self.notify_next &= !self.notify_due;
     }
 }
 
 impl<H: Handler, C: Clock> Engine<H, C> {
     /// Wakes the client if a wake-up is due. Over UD the wake-up is a repetition of the newest response. Returns
     /// `false` if the send queue had no room.
-    pub(super) fn wake_for_answers(&mut self, end: &mut ServerEnd) -> bool {
-        if !end.must_tell {
+    pub(super) fn wake_client(&mut self, end: &mut ServerConnection) -> bool {
+        if !end.notify_due {
             return true;
         }
         let newest = end.session.expect.before();
-        if let Some(OwnPair { connection, replies, .. }) = &mut end.own {
+        if let Some(DedicatedQp { connection, replies, .. }) = &mut end.dedicated_qp {
             if connection.room() == 0 {
                 return false;
             }
             // An error here means a queue pair in the error state, which its completions report.
             let _ = connection.kick(replies, Imm::Answered.encode());
         } else {
-            if !DatagramReply::can_respond(end, &self.thread_pair, newest) {
+            if !DatagramReply::can_respond(end, &self.shared_ud_qp, newest) {
                 return false;
             }
-            DatagramReply::respond(end, &mut self.thread_pair, newest, Mode::Reply, true, &self.counters);
+            DatagramReply::respond(end, &mut self.shared_ud_qp, newest, Mode::Reply, true, &self.counters);
         }
         self.counters.answers_told.increment();
-        end.must_tell = false;
+        end.notify_due = false;
         true
     }
 }
@@ -108,17 +108,18 @@ impl<H: Handler, C: Clock> Engine<H, C> {
 impl<H: Handler, C: Clock> Responder<H, C> {
     /// Wakes the clients whose calls were answered and that have requested a wake-up.
     #[cold]
-    pub(super) fn tell_of_answers(&mut self) {
+    pub(super) fn notify_deferred(&mut self) {
         let mut tags = std::mem::take(&mut self.answered_tags);
-        self.engine.deferring.answered.take(&mut tags);
+        self.engine.deferred_calls.ready.take(&mut tags);
         for tag in tags.drain(..) {
             let id = self.by_tag.get(&tag).copied();
             let Some(at) = id.and_then(|id| self.position(id)) else { continue };
             let end = &mut self.connections[at].end;
-            let owed_before = end.owes();
-            end.look_for_answers();
-            self.engine.wake_for_answers(end);
-            self.owing = self.owing + usize::from(end.owes()) - usize::from(owed_before);
+            let had_work_due = end.has_work_due();
+            end.check_answers();
+            self.engine.wake_client(end);
+            self.due_connections =
+                self.due_connections + usize::from(end.has_work_due()) - usize::from(had_work_due);
         }
         self.answered_tags = tags;
     }

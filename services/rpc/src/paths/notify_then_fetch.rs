@@ -10,7 +10,7 @@ use super::ResponsePath;
 use crate::caller::{CallerState, FetchState};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::{ServerEnd, ThreadPair};
+use crate::responder::{ServerConnection, SharedUdQp};
 use crate::wire::{FirstWord, Form, Mode, RESPONSE_HEADER_BYTES, Seq, message_bytes};
 
 /// The server announces every result; the client READs it.
@@ -39,18 +39,25 @@ impl ResponsePath for NotifyThenFetch {
     /// Posts READs for announced responses. They are delivered when their READs have completed.
     #[inline]
     fn receive(&mut self, caller: &mut CallerState) -> bool {
-        caller.read_what_was_told_of();
+        caller.fetch_announced();
         false
     }
 
     #[inline]
-    fn respond(end: &mut ServerEnd, _: &mut ThreadPair, seq: Seq, _: Mode, _push: bool, counters: &Counters) {
-        let (Some(_), Some(own)) = (end.response_bytes(seq), &mut end.own) else { return };
+    fn respond(
+        end: &mut ServerConnection,
+        _: &mut SharedUdQp,
+        seq: Seq,
+        _: Mode,
+        _push: bool,
+        counters: &Counters,
+    ) {
+        let (Some(_), Some(qp)) = (end.response_bytes(seq), &mut end.dedicated_qp) else { return };
         let offset = end.session.responses.offset(seq);
         counters.fetched.increment();
         counters.notices.increment();
         let posted =
-            own.connection.send(LocalSlice { region: own.results_id, offset, len_bytes: NOTICE_BYTES });
+            qp.connection.send(LocalSlice { region: qp.results_id, offset, len_bytes: NOTICE_BYTES });
         end.posted_response(seq, posted);
     }
 }
@@ -60,17 +67,17 @@ impl CallerState {
     /// READs the announced responses, several at a time. The length in a notice only determines how much to READ; the
     /// response's own header determines its length.
     #[inline]
-    fn read_what_was_told_of(&mut self) {
+    fn fetch_announced(&mut self) {
         while let Some(notice) = self.next_notice() {
             let first = FirstWord::decode(notice).filter(|first| self.awaits_notice(first.seq));
             let Some(FirstWord { seq, len_bytes, form: Form::Full }) = first else {
                 return self
-                    .break_off_at(self.messages.head, "a notice of another message, or told of twice");
+                    .disconnect_at(self.messages.head, "a notice of another message, or a second one");
             };
             self.counters.notices.increment();
             self.post_read(seq, 0, message_bytes(RESPONSE_HEADER_BYTES, len_bytes as usize));
             if let Some(end) = &mut self.end {
-                end.inbox.give_back(&mut end.connection);
+                end.inbox.repost(&mut end.connection);
             }
         }
     }

@@ -25,15 +25,15 @@ struct World {
     is_armed: AtomicBool,
     event: Mutex<Event>,
     readable: Condvar,
-    is_told: AtomicBool,
+    is_notified: AtomicBool,
 }
 
 /// State that the server checks when it handles the client's push request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Looks {
-    AtAnswers,
+enum Checks {
+    Answers,
     /// Wrong: the tag of an earlier answer was taken when no wake-up was requested.
-    AtTagsAlone,
+    OnlyTags,
 }
 
 impl World {
@@ -44,7 +44,7 @@ impl World {
             is_armed: AtomicBool::new(false),
             event: Mutex::default(),
             readable: Condvar::new(),
-            is_told: AtomicBool::new(false),
+            is_notified: AtomicBool::new(false),
         }
     }
 
@@ -66,32 +66,32 @@ impl World {
             self.readable.notify_one();
         }
         drop(event);
-        while !self.is_told.load(Ordering::Acquire) {
+        while !self.is_notified.load(Ordering::Acquire) {
             thread::yield_now();
         }
     }
 
     /// Makes an iteration of the server. Returns whether it found anything.
-    fn turn(&self, tells: &mut bool, looks: Looks) -> bool {
+    fn turn(&self, notify_next: &mut bool, checks: Checks) -> bool {
         let is_pushed = std::mem::take(&mut self.event.lock().unwrap().push);
-        *tells |= is_pushed;
-        let mut must_look = is_pushed && looks == Looks::AtAnswers;
+        *notify_next |= is_pushed;
+        let mut must_check = is_pushed && checks == Checks::Answers;
         let has_tags = self.has_tags.load(Ordering::Acquire);
         if has_tags {
             self.has_tags.store(false, Ordering::Release);
-            must_look = true;
+            must_check = true;
         }
-        if must_look && *tells && self.is_answered.load(Ordering::Acquire) {
-            *tells = false;
-            self.is_told.store(true, Ordering::Release);
+        if must_check && *notify_next && self.is_answered.load(Ordering::Acquire) {
+            *notify_next = false;
+            self.is_notified.store(true, Ordering::Release);
         }
         is_pushed || has_tags
     }
 
-    fn serve(&self, looks: Looks) {
-        let mut tells = false;
-        while !self.is_told.load(Ordering::Acquire) {
-            if self.turn(&mut tells, looks) {
+    fn serve(&self, checks: Checks) {
+        let mut notify_next = false;
+        while !self.is_notified.load(Ordering::Acquire) {
+            if self.turn(&mut notify_next, checks) {
                 continue;
             }
             let mut event = self.event.lock().unwrap();
@@ -100,7 +100,7 @@ impl World {
             drop(event);
             self.is_armed.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            if self.turn(&mut tells, looks) {
+            if self.turn(&mut notify_next, checks) {
                 self.is_armed.store(false, Ordering::Relaxed);
                 continue;
             }
@@ -112,14 +112,14 @@ impl World {
     }
 }
 
-fn check(looks: Looks) {
+fn check(checks: Checks) {
     let mut model = loom::model::Builder::new();
     // A larger bound in release builds, where it takes no longer.
     model.preemption_bound = Some(if cfg!(debug_assertions) { 2 } else { 3 });
     model.check(move || {
         let world = Arc::new(World::new());
         let (server, answerer) = (Arc::clone(&world), Arc::clone(&world));
-        let server = thread::spawn(move || server.serve(looks));
+        let server = thread::spawn(move || server.serve(checks));
         let answerer = thread::spawn(move || answerer.answer());
         world.fall_asleep();
         server.join().unwrap();
@@ -128,13 +128,13 @@ fn check(looks: Looks) {
 }
 
 #[test]
-fn no_answer_is_slept_through() {
-    check(Looks::AtAnswers);
+fn loses_no_wake_up_for_an_answer() {
+    check(Checks::Answers);
 }
 
 /// Checks that the model detects the fault.
 #[test]
 #[should_panic(expected = "exceeded maximum")]
-fn a_server_that_looks_at_tags_alone_sleeps_through_an_answer() {
-    check(Looks::AtTagsAlone);
+fn detects_a_server_that_checks_only_tags() {
+    check(Checks::OnlyTags);
 }

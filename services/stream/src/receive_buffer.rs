@@ -2,12 +2,12 @@
 
 /// Received bytes that the application has not consumed.
 #[derive(Debug, Default)]
-pub(crate) struct Lent {
+pub(crate) struct ReceiveBuffer {
     bytes: Vec<u8>,
     consumed: usize,
 }
 
-impl Lent {
+impl ReceiveBuffer {
     /// Returns the bytes that were not consumed.
     #[inline]
     pub fn rest(&self) -> &[u8] {

@@ -13,13 +13,13 @@ use farcall_stats::Block;
 use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 use super::StreamOptions;
-use crate::carried::Carried;
+use crate::negotiated::NegotiatedStream;
 use crate::stream::StreamPath;
 
 /// Maximum number of concurrent handshakes; a new client displaces the oldest one. Until its first message is
 /// complete, each costs no more than a TCP connection.
 const PENDING_MAX: usize = 256;
-/// Maximum number of open streams that wait for [`Door::take`]; further clients wait in the kernel's backlog.
+/// Maximum number of open streams that wait for [`StreamAcceptor::take`]; further clients wait in the kernel's backlog.
 const ARRIVED_MAX: usize = 64;
 /// Interval between retries while `accept` fails, for example for lack of descriptors.
 const REST: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ const REST: Duration = Duration::from_millis(100);
 /// Outcomes of the stream requests received by a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Asked {
+pub struct AcceptCounts {
     /// Streams through rings.
     pub through_rings: u64,
     /// Streams over TCP.
@@ -43,15 +43,15 @@ pub struct Asked {
 farcall_stats::counters! {
     /// Outcomes at one listener, in the process's statistics. The thread that drives the listener is the only writer.
     struct Counters {
-        /// See [`Asked`].
+        /// See [`AcceptCounts`].
         through_rings,
-        /// See [`Asked`].
+        /// See [`AcceptCounts`].
         over_tcp,
-        /// See [`Asked`].
+        /// See [`AcceptCounts`].
         refused,
-        /// See [`Asked`].
+        /// See [`AcceptCounts`].
         late,
-        /// See [`Asked`].
+        /// See [`AcceptCounts`].
         displaced,
     }
 }
@@ -63,17 +63,17 @@ fn next_label() -> String {
 }
 
 /// Accepts streams.
-pub(super) struct Door {
+pub(super) struct StreamAcceptor {
     listener: TcpListener,
     nic: Nic,
     pub options: StreamOptions,
-    pending: VecDeque<(Carried<TcpStream>, SocketAddr, Nanos)>,
-    arrived: VecDeque<(Carried<TcpStream>, SocketAddr)>,
+    pending: VecDeque<(NegotiatedStream<TcpStream>, SocketAddr, Nanos)>,
+    arrived: VecDeque<(NegotiatedStream<TcpStream>, SocketAddr)>,
     backoff: AcceptBackoff,
     counters: Block<Counters>,
 }
 
-impl Door {
+impl StreamAcceptor {
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -88,13 +88,13 @@ impl Door {
         self.listener.local_addr()
     }
 
-    pub fn asked(&self) -> Asked {
+    pub fn accept_counts(&self) -> AcceptCounts {
         let [through_rings, over_tcp, refused, late, displaced] = self.counters.values();
-        Asked { through_rings, over_tcp, refused, late, displaced }
+        AcceptCounts { through_rings, over_tcp, refused, late, displaced }
     }
 
     /// Returns an open stream, if there is one.
-    pub fn take(&mut self) -> Option<(Carried<TcpStream>, SocketAddr)> {
+    pub fn take(&mut self) -> Option<(NegotiatedStream<TcpStream>, SocketAddr)> {
         self.arrived.pop_front()
     }
 
@@ -118,8 +118,8 @@ impl Door {
                         self.pending.pop_front();
                         self.counters.displaced.increment();
                     }
-                    let carried = Carried::accept(&self.nic, self.options.config, socket);
-                    self.pending.push_back((carried, from, now + self.options.connect_timeout));
+                    let negotiated = NegotiatedStream::accept(&self.nic, self.options.config, socket);
+                    self.pending.push_back((negotiated, from, now + self.options.connect_timeout));
                 }
                 Err(error) if self.backoff.should_retry(&error) => {}
                 Err(_) => break,
@@ -129,24 +129,24 @@ impl Door {
     }
 }
 
-impl Endpoint for Door {
+impl Endpoint for StreamAcceptor {
     fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = self.accept(now);
         let mut until = self.backoff.remaining().map(|left| now + left.min(REST));
         for _ in 0..self.pending.len() {
-            let Some((mut carried, from, late_at)) = self.pending.pop_front() else { break };
-            any |= carried.progress(now) == Progress::Again;
-            let failure = carried.take_failure();
+            let Some((mut negotiated, from, late_at)) = self.pending.pop_front() else { break };
+            any |= negotiated.progress(now) == Progress::Again;
+            let failure = negotiated.take_failure();
             // A stream that has opened is returned even after its deadline, because its client has already been
             // notified.
-            if failure.is_none() && carried.is_settled() {
+            if failure.is_none() && negotiated.is_settled() {
                 any = true;
-                tracing::debug!(%from, path = %carried.path(), "a stream is open");
-                match carried.path() {
+                tracing::debug!(%from, path = %negotiated.path(), "a stream is open");
+                match negotiated.path() {
                     StreamPath::Verbs => self.counters.through_rings.increment(),
                     StreamPath::Tcp => self.counters.over_tcp.increment(),
                 }
-                self.arrived.push_back((carried, from));
+                self.arrived.push_back((negotiated, from));
             } else if failure.is_some() || now >= late_at {
                 any = true;
                 match failure {
@@ -161,7 +161,7 @@ impl Endpoint for Door {
                 }
             } else {
                 until = Nanos::earlier(until, Some(late_at));
-                self.pending.push_back((carried, from, late_at));
+                self.pending.push_back((negotiated, from, late_at));
             }
         }
         if any { Progress::Again } else { Progress::Idle { until } }
@@ -175,6 +175,6 @@ impl Endpoint for Door {
         if self.arrived.len() < ARRIVED_MAX && self.backoff.remaining().is_none() {
             set.insert(self.listener.as_raw_fd());
         }
-        self.pending.iter().for_each(|(carried, ..)| carried.wait_set(set));
+        self.pending.iter().for_each(|(negotiated, ..)| negotiated.wait_set(set));
     }
 }

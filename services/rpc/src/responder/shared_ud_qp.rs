@@ -19,7 +19,7 @@ const RECEIVES: u32 = 1_024;
 
 /// The queue pair is created for the first client that needs it.
 #[derive(Default)]
-pub struct ThreadPair(Option<Open>);
+pub struct SharedUdQp(Option<Open>);
 
 struct Open {
     pair: Datagrams,
@@ -49,7 +49,7 @@ pub(crate) struct Datagram<'a> {
     pub len_bytes: usize,
 }
 
-impl ThreadPair {
+impl SharedUdQp {
     /// Adds a client's queue pair, and the memory of its results.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl ThreadPair {
 
     /// Posts a receive again.
     #[inline]
-    pub(crate) fn give_back(&mut self, receive: usize) {
+    pub(crate) fn repost(&mut self, receive: usize) {
         if let Some(Open { pair, receives: Some(receives) }) = &mut self.0 {
             receives.inbox.post(pair, receive);
         }

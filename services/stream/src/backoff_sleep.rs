@@ -5,20 +5,20 @@ use std::time::Duration;
 use farcall_verbs::Nanos;
 
 #[derive(Debug)]
-pub(crate) struct Nap {
+pub(crate) struct BackoffSleep {
     next: Duration,
     pub until: Nanos,
 }
 
-const NAP_MIN: Duration = Duration::from_micros(20);
+const BACKOFF_MIN: Duration = Duration::from_micros(20);
 
-impl Default for Nap {
+impl Default for BackoffSleep {
     fn default() -> Self {
-        Self { next: NAP_MIN, until: Nanos(0) }
+        Self { next: BACKOFF_MIN, until: Nanos(0) }
     }
 }
 
-impl Nap {
+impl BackoffSleep {
     pub fn begin(&mut self, now: Nanos, longest: Duration) {
         self.until = now + self.next;
         self.next = (self.next * 2).min(longest);

@@ -7,24 +7,24 @@ use farcall_link::Region;
 ///
 /// The device may read the send ring at any time, so it is accessed through pointers and copies only, never through
 /// references.
-pub struct Space<'a> {
-    place: Place<'a>,
+pub struct WriteBuffer<'a> {
+    memory: BufferMemory<'a>,
     room: usize,
     pub(crate) len_bytes: usize,
 }
 
-enum Place<'a> {
+enum BufferMemory<'a> {
     Ring { region: &'a Region, at: usize },
     Private(&'a mut [u8]),
 }
 
-impl<'a> Space<'a> {
+impl<'a> WriteBuffer<'a> {
     pub(crate) const fn in_ring(region: &'a Region, at: usize, room: usize) -> Self {
-        Self { place: Place::Ring { region, at }, room, len_bytes: 0 }
+        Self { memory: BufferMemory::Ring { region, at }, room, len_bytes: 0 }
     }
 
     pub(crate) const fn in_private(bytes: &'a mut [u8]) -> Self {
-        Self { room: bytes.len(), place: Place::Private(bytes), len_bytes: 0 }
+        Self { room: bytes.len(), memory: BufferMemory::Private(bytes), len_bytes: 0 }
     }
 
     /// Returns the number of bytes that can still be appended.
@@ -54,9 +54,9 @@ impl<'a> Space<'a> {
 
     #[inline]
     fn copy_in(&mut self, to: usize, bytes: &[u8]) {
-        match &mut self.place {
-            Place::Ring { region, at } => region.copy_in(*at + to, bytes),
-            Place::Private(private) => private[to..to + bytes.len()].copy_from_slice(bytes),
+        match &mut self.memory {
+            BufferMemory::Ring { region, at } => region.copy_in(*at + to, bytes),
+            BufferMemory::Private(private) => private[to..to + bytes.len()].copy_from_slice(bytes),
         }
     }
 }
