@@ -233,8 +233,8 @@ fn measures_streams_next_to_references_and_bounds() {
 #[test]
 fn streams_of_ucx_are_measured_or_said_to_be_missing() {
     let options = [
-        "stream",
         "bench",
+        "stream",
         "--size",
         "64",
         "--against",
@@ -446,7 +446,7 @@ fn one_sided_requests_are_measured_by_the_choices_named() {
 fn an_unknown_preset_is_refused_with_the_names_of_all() {
     for command in ["kv", "rpc"] {
         let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
-            .args([command, "bench", "--preset", "nonsense"])
+            .args(["bench", command, "--preset", "nonsense"])
             .output()
             .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();

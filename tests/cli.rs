@@ -171,6 +171,17 @@ fn accepts_former_names_of_measurements() {
     }
 }
 
+/// A directory may have the name of a subcommand. The mount is refused after its arguments were parsed.
+#[test]
+fn distinguishes_a_directory_to_mount_at_from_a_subcommand() {
+    assert_eq!(code(&farcall(&["mount", "list"])), 0);
+    let mount = farcall(&["mount", "./list", "--nodes", "127.0.0.1:1"]);
+    assert!(text(&mount.stderr).contains("error: cannot store that many replicas"), "{mount:?}");
+    for missing in [&["mount"][..], &["mount", "/mnt"], &["mount", "--nodes", "127.0.0.1:1"]] {
+        assert_eq!(code(&farcall(missing)), 2, "{missing:?}");
+    }
+}
+
 #[test]
 fn values_go_in_and_out_through_both_front_ends() {
     let server = Server::start("values");

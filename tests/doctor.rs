@@ -88,7 +88,7 @@ fn reports_the_rendezvous_of_a_container() {
             serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
         assert_eq!(report["failures"], 0, "{report}");
         let container = check(&report, "container");
-        assert!(text(container, "found").contains("a pid namespace of its own"), "{container}");
+        assert!(text(container, "found").contains("its own pid namespace"), "{container}");
         let (verdict, rendezvous) = match directory {
             None => ("warn", "all processes of this user"),
             Some(place) => ("ok", place),

@@ -141,7 +141,7 @@ fn reports_remote_queue_pairs_with_addresses_and_losses() {
     }
     let text = String::from_utf8(explain(&[]).stdout).unwrap();
     let line = format!("RoCEv2 from {LONG_ADDRESS} to {LONG_ADDRESS}, qp 0x");
-    assert!(text.contains(&line) && text.contains(" times sent again, "), "{text}");
+    assert!(text.contains(&line) && text.contains(" retransmissions, "), "{text}");
     // The queue pairs are closed with their connection.
     drop((client, server));
     let closed = pairs(&explained(), "RoCEv2");

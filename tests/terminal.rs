@@ -153,7 +153,7 @@ fn the_main_benchmark_ends_by_ctrl_c_at_any_moment() {
 /// Columns are left out, and named, until a table fits.
 #[test]
 fn tables_fit_the_terminal() {
-    let bench = "rpc bench --preset fetch --window 1 --repetitions 2 --duration-ms 20";
+    let bench = "bench rpc --preset fetch --window 1 --repetitions 2 --duration-ms 20";
     for columns in [60, 90] {
         let script = format!("stty rows 24 cols {columns}; exec {} {bench}", env!("CARGO_BIN_EXE_farcall"));
         let output = Command::new("script")

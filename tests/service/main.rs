@@ -470,7 +470,7 @@ fn what_would_surprise_silently_is_said_or_works() {
     let user = rustix::process::geteuid().as_raw().to_string();
     refused(
         &["conform", "--sides", "users", "--other-user", &user],
-        &format!("both ends would be of user {user}"),
+        &format!("both ends would have user {user}"),
     );
 
     // Every selected case has a result.

@@ -260,7 +260,7 @@ export! {
         /// `man ibv_close_device`.
         fn ibv_close_device(context: *mut Context) -> c_int {
             if let Err(number) = live::CONTEXTS.remove(context) {
-                return errno::answer(Err(number));
+                return errno::to_return_value(Err(number));
             }
             // SAFETY: `open` made it with `Box::into_raw`, and `remove` succeeds only once. Contract of
             // `ibv_close_device` (man page): it is not used after the call.

@@ -135,12 +135,12 @@ unsafe fn make(wanted: &QpCreateParams<'_>) -> Result<*mut QpObject, c_int> {
 }
 
 /// The kernel searches for the queues of a queue pair in the context of its domain only.
-fn require_one_context(wanted: &Wanted<'_>) -> Result<(), c_int> {
-    let init = wanted.init;
+fn require_one_context(params: &QpCreateParams<'_>) -> Result<(), c_int> {
+    let init = params.init;
     // SAFETY: the caller, `make`, has checked that the domain and the queues are live.
     let (context, of_send, of_recv, of_srq) = unsafe {
         let of_srq = init.srq.as_ref().map(|srq| srq.context);
-        ((*wanted.pd).context, (*init.send_cq).context, (*init.recv_cq).context, of_srq)
+        ((*params.pd).context, (*init.send_cq).context, (*init.recv_cq).context, of_srq)
     };
     if (of_send, of_recv, of_srq.unwrap_or(context)) == (context, context, context) {
         return Ok(());

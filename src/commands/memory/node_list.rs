@@ -147,7 +147,7 @@ mod tests {
         for text in ["127.0.0.1:1,127.0.0.1:2", "etcd://127.0.0.1:2379/files"] {
             assert_eq!(NodeList::parse(text).unwrap().to_string(), text);
         }
-        assert!(NodeList::parse("127.0.0.1:1,").unwrap_err().contains("no HOST:PORT"));
+        assert!(NodeList::parse("127.0.0.1:1,").unwrap_err().contains("not a HOST:PORT"));
         assert!(NodeList::parse("etcd://127.0.0.1").unwrap_err().contains("etcd://HOST:PORT,.../CLUSTER"));
     }
 

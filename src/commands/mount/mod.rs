@@ -18,7 +18,7 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
 use crate::signals::StopFlag;
-use clap::Args;
+use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
 use farcall_files::{BLOCK_BYTES, MountError, MountOptions, Supervisor, SupervisorError};
 pub use helper::Helper;
 pub use list::{List, mounts_here};
@@ -34,6 +34,61 @@ pub use worker::Worker;
 
 /// Source of a mount without a volume, as displayed by findmnt.
 const NO_VOLUME: &str = "farcall";
+
+/// `farcall mount DIR`, or one of its subcommands. Implemented without the derive of clap, which has no enum of arguments
+/// and subcommands.
+#[derive(Debug)]
+pub enum Mount {
+    /// Mounts.
+    Mount(Box<MountArgs>),
+    /// Runs a subcommand.
+    Query(MountQuery),
+}
+
+command_group! {
+    pub enum MountQuery {
+        always {
+            List(list::List),
+        }
+    }
+}
+
+impl FromArgMatches for Mount {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match matches.subcommand_name() {
+            Some(_) => MountQuery::from_arg_matches(matches).map(Self::Query),
+            None => MountArgs::from_arg_matches(matches).map(Box::new).map(Self::Mount),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Mount {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        MountQuery::augment_subcommands(MountArgs::augment_args(command))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl Mount {
+    /// Mounts, or runs the subcommand.
+    ///
+    /// # Errors
+    /// Returns its failure.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        match self {
+            Self::Mount(mount) => mount.run(console),
+            Self::Query(query) => query.run(console),
+        }
+    }
+}
 
 /// Mount a file system in the memory of other machines.
 ///
@@ -60,38 +115,6 @@ const NO_VOLUME: &str = "farcall";
                   files  /mnt  fuse.farcall  nodes=\"a:11500,b:11500\",size=8G,volume-key=/etc/farcall/files.key,_netdev  0  0\n  \
                   farcall mount list\n  \
                   farcall umount /mnt                   returns when the volume is free")]
-pub struct Mount {
-    #[command(subcommand)]
-    query: Option<MountQuery>,
-    #[command(flatten)]
-    mount: Option<MountArgs>,
-}
-
-command_group! {
-    enum MountQuery {
-        always {
-            List(list::List),
-        }
-    }
-}
-
-impl Mount {
-    /// Runs the subcommand, or mounts.
-    ///
-    /// # Errors
-    /// Returns its failure.
-    pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        match (self.query, self.mount) {
-            (Some(query), _) => query.run(console),
-            (None, Some(mount)) => mount.run(console),
-            // The parser requires the arguments of a mount without a subcommand.
-            (None, None) => Err(Failure::new("no directory to mount at").exit(Exit::Usage)),
-        }
-    }
-}
-
-/// A file system to mount.
-#[derive(Debug, Args)]
 pub struct MountArgs {
     /// The directory to mount at; write a directory with the name of a subcommand as ./list.
     dir: PathBuf,

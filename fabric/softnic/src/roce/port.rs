@@ -53,7 +53,7 @@ impl Port {
         }
         let began = Instant::now();
         let shared_port = Arc::new(SharedPort::join()?);
-        truncate_own_packets(slots.socket(), !host.process.forces_roce())?;
+        truncate_own_packets(shared_port.socket(), !shm.process.forces_roce())?;
         let state = State::new(shm, shared_port.clone(), began)?;
         let port = Arc::new(Self {
             shm: Arc::downgrade(shm),

@@ -93,7 +93,7 @@ impl WaitLimit {
 
     /// Returns whether the target's process had to reply to a request at the last poll.
     pub(crate) fn is_for_reply(&self) -> bool {
-        self.last == Wait::Answer
+        self.last == WaitReason::PeerReply
     }
 
     /// Returns the time waited at the last poll.
