@@ -613,8 +613,8 @@ impl Run {
                 let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
                 let left = files.check_left(&dir).unwrap();
                 drop(files);
+                // None may be missing: the volume does not know which pages no file uses any more.
                 self.note(&format!("{left:?}"));
-                assert!(left.missing > 0, "a volume is refused that has all bytes");
             }
             Err(said) => assert!(said.contains("no node that answers has anything of it"), "{said}"),
         }

@@ -44,7 +44,7 @@ pub(super) struct Made {
 }
 
 pub(super) fn make(proof: u64) -> Option<Made> {
-    let segment = Segment::create_with_room("farcall-run", LONG_AT, 2 * LONG_BYTES).ok()?;
+    let segment = Segment::create_sparse("farcall-run", LONG_AT, 2 * LONG_BYTES).ok()?;
     let words = segment.memory();
     words.store(AT_PROOF, proof, Relaxed);
     words.store(AT_MAGIC, MAGIC, SeqCst);
