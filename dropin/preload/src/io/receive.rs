@@ -62,11 +62,23 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
         return receive_nothing(fd, sock, link, flags);
     }
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let peeks_at_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK != 0;
     let (mut done, mut wait) = (0, None);
     loop {
+        // Checked before the bytes are: all of them are there then.
+        let has_ended = peeks_at_all && tcp::is_ended(fd);
         // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
         let got = unsafe { receive_now(fd, sock, buffers, done, flags) };
         match got {
+            Got::Bytes(len) if len > 0 && len < wanted && peeks_at_all && !has_ended => {
+                let ends = is_nonblocking(fd, sock, flags) || {
+                    let wait = wait.get_or_insert_with(|| Wait::new(fd, libc::POLLIN, libc::SO_RCVTIMEO));
+                    wait.wait_for_bytes(wanted).is_err()
+                };
+                if ends {
+                    return Way::Done(len as ssize_t);
+                }
+            }
             Got::Bytes(len) if len > 0 => {
                 done += len;
                 if done >= wanted || !waits_for_all {
@@ -282,7 +294,8 @@ fn end_with_unannounced(fd: c_int, sock: &Sock) -> Got {
 /// As [`receive`].
 unsafe fn what_follows(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usize, flags: c_int) -> usize {
     let has_strayed = sock.link().is_some_and(|link| link.words.load(STRAYED, SeqCst) != 0);
-    if len_bytes(buffers) == from_byte || has_strayed {
+    // A receive ends before an urgent byte.
+    if len_bytes(buffers) == from_byte || has_strayed || tcp::is_at_mark(fd) {
         return 0;
     }
     // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.

@@ -88,9 +88,10 @@ fn delivers_echoes_that_exceed_the_rings() {
 fn leaves_all_descriptors_to_programs() {
     let folder = Folder::new("scarce");
     let Some(path) = compile(&folder, "scarce") else { return };
-    for connections in ["60", "240"] {
-        let plain = both_ends(&path, false, [connections; 2]);
-        let moved = both_ends(&path, true, [connections; 2]);
+    let ways = (6..14).map(|way| format!("60,{way}"));
+    for connections in ["60".to_owned(), "240".to_owned()].into_iter().chain(ways) {
+        let plain = both_ends(&path, false, [&connections; 2]);
+        let moved = both_ends(&path, true, [&connections; 2]);
         for (plain, moved) in [(plain.server, moved.server), (plain.client, moved.client)] {
             assert_done(&plain);
             assert_done(&moved);
@@ -161,6 +162,20 @@ fn leaves_large_transfers_and_streams_on_tcp() {
     }
 }
 
+/// The memory of a ring is longer than any file that the process may write.
+#[test]
+fn stays_on_tcp_where_files_must_be_short() {
+    let folder = Folder::new("short-files");
+    let Some(path) = compile(&folder, "sizes") else { return };
+    let script = folder.path("short-files.sh");
+    std::fs::write(&script, format!("#!/bin/sh\nulimit -f 100\nexec {path} \"$@\"\n")).unwrap();
+    assert!(program("chmod", false).args(["700", &script]).status().unwrap().success());
+    let ends = both_ends(&script, true, ["100,100"; 2]);
+    assert_done(&ends.server);
+    assert_done(&ends.client);
+    assert!(moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes == 0));
+}
+
 #[test]
 fn makes_few_calls_for_connections_that_do_not_last() {
     let folder = Folder::new("short");
@@ -188,6 +203,18 @@ fn asks_the_kernel_at_most_once_a_wait() {
         let count = |waits| system_calls(&folder, true, &[&path, waits, members], Some("epoll_pwait("));
         let calls = count("400") - count("200");
         assert!(calls <= max, "{members}: {calls} calls by 200 waits");
+    }
+}
+
+/// Of objects with one connection, one consumes what its doorbell has received.
+#[test]
+fn notifies_all_epoll_objects_with_a_connection() {
+    let folder = Folder::new("objects");
+    let Some(path) = compile(&folder, "objects") else { return };
+    for is_preloaded in [false, true] {
+        let mut running = Running::start(program(&path, is_preloaded));
+        assert_done(&running.finish());
+        assert!(!is_preloaded || moved_bytes(running.pid()).is_none_or(|bytes| bytes > 0));
     }
 }
 
