@@ -72,6 +72,8 @@ pub enum Why {
     Confined = 20,
     /// TCP: a stream of the C library (`FILE`) uses its descriptor.
     Stream = 21,
+    /// Back on TCP: most of its responses are so large that shared memory gains nothing.
+    LargeTransfers = 22,
 }
 
 impl Report {
@@ -112,6 +114,7 @@ impl Why {
             19 => "no connection was established",
             20 => "demoted: the program restricts its system calls",
             21 => "a stream of the C library has its descriptor",
+            22 => "demoted: large responses",
             _ => return None,
         })
     }

@@ -12,7 +12,7 @@ use super::wait::{Wait, is_nonblocking};
 use super::{Way, fail};
 use crate::pointers::Access;
 use crate::ring::{Look, Pull};
-use crate::sock::{Link, STRAYED, Sock, Stage};
+use crate::sock::{Direction, Link, STRAYED, Sock, Stage};
 use crate::{clock, confined, diagnosis, tcp};
 
 /// Flags of a receive that the rings know.
@@ -313,6 +313,7 @@ fn received(sock: &Sock, link: &Link, len: usize, how: Pull) {
     if how == Pull::Peek {
         return;
     }
+    sock.uses.count_moved(Direction::Receive, len);
     if let Some(shown) = sock.shown() {
         shown.received_bytes.add(len as u64);
     }
