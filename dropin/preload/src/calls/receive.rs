@@ -12,6 +12,10 @@ use crate::{descriptors, errno, own_fds, pointers, real, sock};
 /// Buffers that a call may have (IOV_MAX).
 const MAX_BUFFERS: usize = 1024;
 
+/// Flags of preadv2 and pwritev2 that the kernel accepts for sockets.
+pub const VECTOR_FLAGS: c_int =
+    libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
+
 /// Returns whether the kernel refuses a list of buffers because one is longer than any can be.
 pub fn is_refused(buffers: &[iovec]) -> bool {
     buffers.iter().any(|buffer| isize::try_from(buffer.iov_len).is_err())
@@ -157,7 +161,7 @@ export! {
         // `is_nothing` and `into_many` check that the list can be read, and `io::receive` the buffers. The kernel
         // checks both itself.
         unsafe {
-            (offset == -1)
+            (offset == -1 && flags & !VECTOR_FLAGS == 0)
                 .then(|| into_many(fd, into, count as usize, receive_flags))
                 .flatten()
                 .unwrap_or_else(|| real::preadv2(fd, into, count, offset, flags))

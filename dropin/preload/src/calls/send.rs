@@ -6,7 +6,7 @@ use farcall_stats::Why;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::export;
-use super::receive::{is_nothing, is_refused};
+use super::receive::{VECTOR_FLAGS, is_nothing, is_refused};
 use crate::io::{self, Way};
 use crate::{descriptors, errno, pointers, real, sock};
 
@@ -115,7 +115,7 @@ export! {
         // `is_nothing` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel checks
         // both itself.
         unsafe {
-            (offset == -1)
+            (offset == -1 && flags & !VECTOR_FLAGS == 0)
                 .then(|| from_many(fd, from, count as usize, send_flags))
                 .flatten()
                 .unwrap_or_else(|| real::pwritev2(fd, from, count, offset, flags))

@@ -121,13 +121,13 @@ static void pointers(void) {
     end();
 }
 
-/* Buffers longer than any can be. */
+/* Buffers longer than any can be, and flags that no kernel knows. */
 static void lengths(void) {
     char a[64] = "0123456789";
     struct iovec parts[2] = {{a, 3}, {a, (size_t)-1}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     volatile size_t longest = -1;
-    begin("lengths that are negative");
+    begin("lengths that are negative, unknown flags");
     CLIENT {
         SHOW(writev(fd, parts, 2));
         SHOW(sendmsg(fd, &message, 0));
@@ -137,6 +137,8 @@ static void lengths(void) {
         SHOW(syscall(SYS_read, fd, a, longest));
         message.msg_iovlen = 2000;
         SHOW(sendmsg(fd, &message, 0));
+        SHOW(preadv2(fd, parts, 1, -1, 0x1000));
+        SHOW(pwritev2(fd, parts, 1, -1, 0x1000));
         SHOW(send(fd, a, 1, 0));
     }
     SERVER SHOW(recv(fd, a, 64, 0));
