@@ -63,20 +63,21 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
     }
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     let peeks_at_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK != 0;
-    let (mut done, mut wait) = (0, None);
+    let (mut done, mut wait, mut has_waited) = (0, None, false);
     loop {
-        // Checked before the bytes are: all of them are there then.
-        let has_ended = peeks_at_all && tcp::is_ended(fd);
+        // Checked before the bytes are. A peek may get fewer than are there: it ends where a ring begins or ends.
+        let are_all_there = peeks_at_all && (has_waited || tcp::is_ended(fd));
         // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
         let got = unsafe { receive_now(fd, sock, buffers, done, flags) };
         match got {
-            Got::Bytes(len) if len > 0 && len < wanted && peeks_at_all && !has_ended => {
-                let ends = is_nonblocking(fd, sock, flags) || {
-                    let wait = wait.get_or_insert_with(|| Wait::new(fd, libc::POLLIN, libc::SO_RCVTIMEO));
-                    wait.wait_for_bytes(wanted).is_err()
-                };
-                if ends {
+            Got::Bytes(len) if len > 0 && len < wanted && peeks_at_all && !are_all_there => {
+                if is_nonblocking(fd, sock, flags) {
                     return Way::Done(len as ssize_t);
+                }
+                let wait = wait.get_or_insert_with(|| Wait::new(fd, libc::POLLIN, libc::SO_RCVTIMEO));
+                match wait.wait_for_bytes(wanted) {
+                    Ok(are_there) => has_waited = are_there,
+                    Err(_) => return Way::Done(len as ssize_t),
                 }
             }
             Got::Bytes(len) if len > 0 => {

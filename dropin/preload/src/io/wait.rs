@@ -67,11 +67,12 @@ impl Wait {
         Ok(())
     }
 
-    /// Waits for `count` bytes, or an end, for [`PEEK_PERIOD_NS`] at most: some of the bytes may come by TCP.
-    pub(super) fn wait_for_bytes(&self, count: usize) -> Result<(), c_int> {
+    /// Waits for `count` bytes, or an end, for [`PEEK_PERIOD_NS`] at most: some of the bytes may come by TCP. Returns
+    /// whether they are there.
+    pub(super) fn wait_for_bytes(&self, count: usize) -> Result<bool, c_int> {
         let until_ns = clock::now_ns() + PEEK_PERIOD_NS;
         let until_ns = self.until_ns.map_or(until_ns, |until| until.min(until_ns));
-        self.wait_with(Some(until_ns), count as u64).map(|_| ())
+        self.wait_with(Some(until_ns), count as u64)
     }
 
     /// Waits until a time at most; whether there is what was waited for.

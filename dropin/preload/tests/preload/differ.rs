@@ -85,6 +85,14 @@ fn reports_a_member_that_returns_to_tcp_in_the_same_wait() {
     compare_calls(&path, Mode { uses: 3, room: 3 }, 778_602);
 }
 
+/// A peek at all bytes (MSG_PEEK and MSG_WAITALL) of which some are behind a ring that has ended.
+#[test]
+fn ends_a_peek_at_bytes_behind_a_ring() {
+    let folder = Folder::new("differ-peek");
+    let Some(path) = compile(&folder, "differ") else { return };
+    compare_calls(&path, Mode { uses: 3, room: 1 }, 3_060_190);
+}
+
 /// Number of the first seed: from the environment, or the same each time, so that each run compares the same calls.
 fn first_seed() -> u64 {
     std::env::var("FARCALL_TEST_SEED").map_or(1, |seed| seed.parse().unwrap())
