@@ -355,6 +355,13 @@ impl State {
         if is_silent && link.door.hears() {
             self.kernel(libc::EPOLL_CTL_ADD, door, DOOR_EVENTS, Tagged::Door(fd).data());
         }
+        // A doorbell that has rung is not in the list any more.
+        let is_listed = !is_silent && link.door.hears();
+        if let Some(ring) = self.ring(fd)
+            && !is_listed
+        {
+            ring.awaits_door = link.inn.is_data_armed();
+        }
     }
 
     /// Puts the socket of a member at the end of the kernel's list, if it can be written and is not there.

@@ -93,6 +93,14 @@ fn ends_a_peek_at_bytes_behind_a_ring() {
     compare_calls(&path, Mode { uses: 3, room: 1 }, 3_060_190);
 }
 
+/// A member that is off (EPOLLONESHOT) while bytes arrive, and that the program asks for again.
+#[test]
+fn reports_a_member_that_was_off_when_bytes_came() {
+    let folder = Folder::new("differ-off");
+    let Some(path) = compile(&folder, "differ") else { return };
+    compare_calls(&path, Mode { uses: 3, room: 1 }, 4_085_154);
+}
+
 /// Number of the first seed: from the environment, or the same each time, so that each run compares the same calls.
 fn first_seed() -> u64 {
     std::env::var("FARCALL_TEST_SEED").map_or(1, |seed| seed.parse().unwrap())
