@@ -111,5 +111,5 @@ step_aarch64() {
     # The emulator says yes to MADV_POPULATE_WRITE, and does nothing.
     run cargo test --target "$target" --lib \
         -p farcall-shm -p farcall-wire -p farcall-io -p farcall-kv -p farcall-rpc \
-        -- --skip room_takes_memory_when_it_is_populated
+        -- --skip allocates_a_sparse_segment_when_it_is_populated
 }

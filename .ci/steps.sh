@@ -155,8 +155,7 @@ test_files() {
     run cargo test --workspace "${options[@]}" "${@/#/--test=}"
 }
 
-deaths_at_stores=(store_hook store_hook_private store_hook_srq store_hook_unreliable store_hook_stream
-    store_hook_preload)
+deaths_at_stores=(store_hook store_hook_stream store_hook_preload)
 
 # Processes killed and stopped at their n-th store to shared memory, for every n. Deaths at random are part of
 # step_test.
@@ -172,13 +171,16 @@ step_kill_some() {
 # Every store, and many deaths at random under load; servers killed, stopped and cut off while calls are under way.
 step_kill_at_length() {
     step_kill
-    test_files --profile "$profile" -- kill_random kill_random_unreliable process kill
+    test_files --profile "$profile" -- kill_random kill
+    run cargo test --workspace --profile "$profile" --test=two_processes -- process::
 }
 
 # A million rounds of falling asleep and being woken, a million messages through one ring: nothing lost, nothing slept
 # through; what happens only when an owner polls quickly. Quick in debug, complete optimised.
 step_rounds() {
-    test_files --profile "$profile" -- events operations rounds kept_acknowledgements
+    test_files --profile "$profile" -- rounds
+    run cargo test --workspace --profile "$profile" --test=one_process --test=roce_port -- \
+        events:: operations:: kept_acknowledgements::
 }
 
 # Simulates at most $1 seeds of each scenario for at most $2 seconds. The first seed is fixed, so that a change that
@@ -445,7 +447,9 @@ step_tsan() {
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/tsan FARCALL_ABI_SANITIZER=thread \
         run cargo +nightly test -Zbuild-std --target "$(host)" -p farcall-ibverbs --test c_abi -- threads sanitizer
     CARGO_TARGET_DIR=$CARGO_TARGET_DIR/tsan \
-        run cargo +nightly test -Zbuild-std --target "$(host)" -p farcall-softnic --lib --test events
+        run cargo +nightly test -Zbuild-std --target "$(host)" -p farcall-softnic --lib
+    CARGO_TARGET_DIR=$CARGO_TARGET_DIR/tsan \
+        run cargo +nightly test -Zbuild-std --target "$(host)" -p farcall-softnic --test one_process -- events::
 }
 
 # The conformance suite of verbs on the software RNIC and in the simulator, with the program that step_test leaves.
@@ -482,9 +486,10 @@ step_conform_everywhere() {
     suite="ip netns exec \"\$NETWORK_A\" \"$CARGO_TARGET_DIR/release/farcall\" conform"
     suite+=' --other-end "ip netns exec $NETWORK_B" --filter "rc/*"'
     for family in 4 6; do
-        NETWORK_FAMILY=$family FARCALL_WAY=net run bash .ci/networks bash -c "$suite --filter 'uc/*' --filter 'ud/*'"
+        NETWORK_FAMILY=$family FARCALL_TRANSPORT=roce run bash .ci/networks \
+            bash -c "$suite --filter 'uc/*' --filter 'ud/*'"
     done
-    FARCALL_WAY=net FARCALL_WIRE_FAULTS=seed=1,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01 \
+    FARCALL_TRANSPORT=roce FARCALL_WIRE_FAULTS=seed=1,loss=0.01,duplicate=0.01,reorder=0.01,corrupt=0.01 \
         run bash .ci/networks bash -c "$suite"
     # Calls and a store whose cable is pulled for longer than their clients try to connect.
     run cargo test --workspace --test cable -- --ignored --nocapture
@@ -496,7 +501,7 @@ step_conform_everywhere() {
     install -d -m 2770 -g 4242 "$scratch/group"
     FARCALL_SOCKET_DIR="$scratch/group" FARCALL_GROUP=4242 \
         run setpriv --groups 0,4242 "$scratch/conform-as-others" conform --sides users --other-user 4242
-    run cargo test -p farcall-softnic --test private_memory any_memory_can_be_registered -- --nocapture
+    run cargo test -p farcall-softnic --test one_process any_memory_can_be_registered -- --nocapture
     [[ ! -w /proc/sys/vm/nr_hugepages ]] || echo "$huge_pages" 2>/dev/null >/proc/sys/vm/nr_hugepages || true
 }
 
@@ -541,7 +546,7 @@ step_guest() {
 step_ucx() {
     need ucx-utils
     run cargo build --release --features full
-    run timeout 400 "$CARGO_TARGET_DIR/release/farcall" perf all --transport rc --size 8,64,1048576 --against ucx \
+    run timeout 400 "$CARGO_TARGET_DIR/release/farcall" bench verbs all --transport rc --size 8,64,1048576 --against ucx \
         --repetitions 3 ||
         printf 'No comparison on this machine (exit %d; 124: it took too long).\n' $?
 }

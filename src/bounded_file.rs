@@ -46,9 +46,9 @@ mod tests {
 
     #[test]
     fn reads_regular_files_of_bounded_size_only() {
-        let folder = std::env::temp_dir().join(format!("farcall-bounded-file-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let (file, fifo) = (folder.join("file"), folder.join("fifo"));
+        let directory = std::env::temp_dir().join(format!("farcall-bounded-file-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let (file, fifo) = (directory.join("file"), directory.join("fifo"));
         std::fs::write(&file, "12345678").unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
         assert_eq!(read(&file, 8).unwrap(), "12345678");
@@ -56,12 +56,12 @@ mod tests {
             (file.as_path(), 7, "more than 7 bytes"),
             (&fifo, 8, "a FIFO"),
             (Path::new("/dev/zero"), 8, "a device"),
-            (&folder, 8, "a directory"),
+            (&directory, 8, "a directory"),
             (Path::new("/nonexistent/file"), 8, "No such file"),
         ] {
             let why = read(path, bytes_max).unwrap_err().to_string();
             assert!(why.contains(part), "{}: {why}", path.display());
         }
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -33,15 +33,15 @@ struct ConfigFile<'a> {
     table: Table,
 }
 
-/// Reason for which a configuration is refused.
-struct Refused {
+/// Reason for which a configuration is rejected.
+struct RejectedConfig {
     /// The key concerned, if there is one.
     key: Option<String>,
     why: String,
     remedy: String,
 }
 
-impl Refused {
+impl RejectedConfig {
     fn key(key: &str, why: String) -> Self {
         let remedy = "each key is the long name of an option: see --help".to_owned();
         Self { key: Some(key.to_owned()), why, remedy }
@@ -61,22 +61,22 @@ impl<'a> ConfigFile<'a> {
                     Some(span) => format!("{}:{}", path.display(), line_number(&text, span.start)),
                     None => path.display().to_string(),
                 };
-                Err(Failure::new("the configuration makes no sense")
+                Err(Failure::new("invalid configuration")
                     .at(place)
                     .why(error.to_string().trim_end())
-                    .remedy("write TOML: key = value, texts in quotes")
+                    .remedy("write TOML: key = value, with strings in quotes")
                     .exit(Exit::Usage))
             }
         }
     }
 
-    fn refuse(&self, refused: Refused) -> Failure {
+    fn refuse(&self, refused: RejectedConfig) -> Failure {
         let line = refused.key.and_then(|key| self.line_of(&key));
         let place = match line {
             Some(line) => format!("{}:{line}", self.path.display()),
             None => self.path.display().to_string(),
         };
-        Failure::new("the configuration makes no sense")
+        Failure::new("invalid configuration")
             .at(place)
             .why(refused.why)
             .remedy(refused.remedy)
@@ -131,13 +131,13 @@ pub fn reload() {
     let Some((path, before)) = current.as_mut() else { return };
     let after = match ConfigFile::read(path) {
         Ok(file) => file.table,
-        Err(failure) => return tracing::error!("the configuration stays as it was: {failure}"),
+        Err(failure) => return tracing::error!("the configuration is unchanged: {failure}"),
     };
     let filter = after.get("log").and_then(Value::as_str).unwrap_or("warn").parse();
     match filter {
         Ok(filter) if after.get("log") != before.get("log") => log::change(filter),
         Ok(_) => {}
-        Err(why) => return tracing::error!("the configuration stays as it was: log: {why}"),
+        Err(why) => return tracing::error!("the configuration is unchanged: log: {why}"),
     }
     let keys = before.keys().chain(after.keys()).filter(|key| *key != "log");
     let mut changed: Vec<&str> =
@@ -146,7 +146,7 @@ pub fn reload() {
     changed.dedup();
     if !changed.is_empty() {
         tracing::warn!(
-            "changed in {}, and to take effect when the service starts again: {}",
+            "changed in {}, effective after a restart of the service: {}",
             path.display(),
             changed.join(", ")
         );
@@ -154,7 +154,7 @@ pub fn reload() {
     // Differences that require a restart are logged again at each reload until then.
     before.remove("log");
     before.extend(after.get("log").map(|log| ("log".to_owned(), log.clone())));
-    tracing::info!("read {} again", path.display());
+    tracing::info!("reloaded {}", path.display());
 }
 
 /// Returns the command that was named, and its arguments.
@@ -168,7 +168,7 @@ fn leaf<'a>(mut command: &'a Command, mut matches: &'a ArgMatches) -> (&'a Comma
 }
 
 /// Converts an error of the command-line parser about options from the file.
-fn of_parser(error: &clap::Error) -> Refused {
+fn of_parser(error: &clap::Error) -> RejectedConfig {
     let text = error.to_string();
     let why = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
     let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -178,18 +178,18 @@ fn of_parser(error: &clap::Error) -> Refused {
             .map(|option| option.split([' ', '=']).next().unwrap_or_default().to_owned()),
         _ => None,
     };
-    Refused { key, why, remedy: "see --help for what the option takes".to_owned() }
+    RejectedConfig { key, why, remedy: "see --help for the values of the option".to_owned() }
 }
 
 /// Converts the options of a file to arguments, without those that are on the command line.
-fn options(command: &Command, matches: &ArgMatches, table: &Table) -> Result<Vec<OsString>, Refused> {
+fn options(command: &Command, matches: &ArgMatches, table: &Table) -> Result<Vec<OsString>, RejectedConfig> {
     let mut arguments = Vec::new();
     for (key, value) in table {
         let option = configurable(command)
             .find(|arg| arg.get_long() == Some(key))
             .ok_or_else(|| unknown_key(command, key, value))?;
         if matches.value_source(option.get_id().as_str()) != Some(ValueSource::CommandLine) {
-            arguments.extend(argument(option, key, value).map_err(|why| Refused::key(key, why))?);
+            arguments.extend(argument(option, key, value).map_err(|why| RejectedConfig::key(key, why))?);
         }
     }
     Ok(arguments)
@@ -206,8 +206,8 @@ fn configurable(command: &Command) -> impl Iterator<Item = &Arg> {
     })
 }
 
-fn unknown_key(command: &Command, key: &str, value: &Value) -> Refused {
-    let mut refused = Refused::key(key, format!("{} has no option --{key}", command.get_name()));
+fn unknown_key(command: &Command, key: &str, value: &Value) -> RejectedConfig {
+    let mut refused = RejectedConfig::key(key, format!("{} has no option --{key}", command.get_name()));
     // In the notation of options: `memory_mib` and `MEMORY-MIB` mean `memory-mib`, and are not merely similar to it.
     let written = key.to_ascii_lowercase().replace(['_', ' '], "-");
     let similarity = |long: &&str| strsim::jaro_winkler(long, &written);
@@ -228,8 +228,10 @@ fn argument(option: &Arg, key: &str, value: &Value) -> Result<Vec<OsString>, Str
     let one = |value: &Value| match value {
         Value::String(text) if takes_value => Ok(format!("--{key}={text}").into()),
         Value::Integer(number) if takes_value => Ok(format!("--{key}={number}").into()),
-        other if takes_value => Err(format!("{key} is a text or a number, not of type {}", other.type_str())),
-        other => Err(format!("{key} is true or false, not of type {}", other.type_str())),
+        other if takes_value => {
+            Err(format!("{key} must be a string or a number, but is of type {}", other.type_str()))
+        }
+        other => Err(format!("{key} must be true or false, but is of type {}", other.type_str())),
     };
     match value {
         Value::Boolean(is_set) if !takes_value => {
@@ -246,7 +248,7 @@ fn argument(option: &Arg, key: &str, value: &Value) -> Result<Vec<OsString>, Str
 mod tests {
     use super::*;
 
-    fn said(line: &[&str], file: &str) -> Result<Vec<String>, String> {
+    fn arguments_of(line: &[&str], file: &str) -> Result<Vec<String>, String> {
         let mut root = Cli::command();
         root.build();
         let matches = root.clone().try_get_matches_from(line).unwrap();
@@ -259,10 +261,10 @@ mod tests {
     const SERVE: [&str; 3] = ["farcall", "kv", "serve"];
 
     #[test]
-    fn every_option_of_a_file_is_one_of_the_command_line() {
+    fn converts_options_of_a_file_to_arguments() {
         let file =
             "tcp = ['127.0.0.1:1', '[::1]:2']\nmemory-mib = 100\nno-evict = true\njson = false\nlog = 'info'";
-        let mut arguments = said(&SERVE, file).unwrap();
+        let mut arguments = arguments_of(&SERVE, file).unwrap();
         arguments.sort();
         assert_eq!(
             arguments,
@@ -271,14 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_wins() {
+    fn prefers_the_command_line() {
         let line = [&SERVE[..], &["--tcp", "127.0.0.1:9", "--log", "debug"]].concat();
         let file = "tcp = ['127.0.0.1:1']\nlog = 'info'\npartitions = 2";
-        assert_eq!(said(&line, file).unwrap(), ["--partitions=2"]);
+        assert_eq!(arguments_of(&line, file).unwrap(), ["--partitions=2"]);
     }
 
     #[test]
-    fn what_the_command_does_not_have_is_refused() {
+    fn rejects_options_that_the_command_does_not_have() {
         for (file, part) in [
             ("memory_mib = 1", "no option --memory_mib (did you mean memory-mib?)"),
             ("Memory-MiB = 1", "(did you mean memory-mib?)"),
@@ -290,20 +292,20 @@ mod tests {
             ("config = 'x'", "no option --config"),
             ("help = true", "no option --help"),
             ("no-evict = 'yes'", "true or false"),
-            ("partitions = 1.5", "a text or a number"),
-            ("partitions = true", "a text or a number"),
-            ("partitions = [1, 2]", "a text or a number"),
+            ("partitions = 1.5", "a string or a number"),
+            ("partitions = true", "a string or a number"),
+            ("partitions = [1, 2]", "a string or a number"),
         ] {
-            let why = said(&SERVE, file).unwrap_err();
+            let why = arguments_of(&SERVE, file).unwrap_err();
             assert!(why.contains(part), "{file}: {why}");
         }
     }
 
     #[test]
-    fn refusals_name_file_and_line() {
-        let folder = std::env::temp_dir().join(format!("farcall-config-lines-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("kv.toml");
+    fn names_file_and_line_of_a_refusal() {
+        let directory = std::env::temp_dir().join(format!("farcall-config-lines-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("kv.toml");
         let line = ["farcall", "kv", "serve", "--config", path.to_str().unwrap()].map(OsString::from);
         for (text, number, part) in [
             ("# first\n\nmemory_mib = 7\n", 3, "did you mean memory-mib?"),
@@ -312,14 +314,14 @@ mod tests {
             ("partitions = 1\ntcp = 7 7\n", 2, "TOML"),
         ] {
             std::fs::write(&path, text).unwrap();
-            let said = parse(line.to_vec()).map(|_| ()).unwrap_err().to_string();
-            assert!(said.contains(&format!("kv.toml:{number}")), "{text:?}: {said}");
-            assert!(said.contains(part), "{text:?}: {said}");
+            let message = parse(line.to_vec()).map(|_| ()).unwrap_err().to_string();
+            assert!(message.contains(&format!("kv.toml:{number}")), "{text:?}: {message}");
+            assert!(message.contains(part), "{text:?}: {message}");
         }
         // A missing option has no line.
         std::fs::write(&path, "log = 'info'\nrecords = 5\n").unwrap();
-        let said = parse(line.to_vec()).map(|_| ()).unwrap_err().to_string();
-        assert!(said.contains("kv.toml") && said.contains("--preset"), "{said}");
-        std::fs::remove_dir_all(&folder).unwrap();
+        let message = parse(line.to_vec()).map(|_| ()).unwrap_err().to_string();
+        assert!(message.contains("kv.toml") && message.contains("--preset"), "{message}");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -30,22 +30,22 @@ impl Console {
     ///
     /// # Errors
     /// If standard output cannot be written to. A closed pipe is not an error: the reader has read what it needed.
-    pub fn say(self, text: &dyn Display, json: &serde_json::Value) -> Result<(), Failure> {
+    pub fn print(self, text: &dyn Display, json: &serde_json::Value) -> Result<(), Failure> {
         self.raw(if self.is_json { format!("{json:#}\n") } else { format!("{text}\n") }.as_bytes())
     }
 
     /// Prints one line of JSON, or the text, for results that are printed one by one.
     ///
     /// # Errors
-    /// Like [`Self::say`].
-    pub fn say_line(self, text: &dyn Display, json: &serde_json::Value) -> Result<(), Failure> {
+    /// Like [`Self::print`].
+    pub fn print_line(self, text: &dyn Display, json: &serde_json::Value) -> Result<(), Failure> {
         self.raw(if self.is_json { format!("{json}\n") } else { format!("{text}\n") }.as_bytes())
     }
 
     /// Writes bytes without change.
     ///
     /// # Errors
-    /// Like [`Self::say`].
+    /// Like [`Self::print`].
     pub fn raw(self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -61,7 +61,7 @@ impl Console {
         eprintln!("{failure}");
         if self.is_json {
             // A failure here cannot be reported any more.
-            let _ = self.say(&"", &failure.to_json());
+            let _ = self.print(&"", &failure.to_json());
         }
     }
 }

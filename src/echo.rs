@@ -97,7 +97,7 @@ mod tests {
     use farcall::rpc::{CallError, Client, ClientOptions, Server};
 
     #[test]
-    fn calls_are_answered_under_every_preset_until_the_server_stops() {
+    fn replies_with_each_preset_until_the_server_stops() {
         for preset in farcall_link::PRESETS.iter().map(|preset| preset.name) {
             let server = Server::builder().start(&SoftNic::new(), |_| Echo::default()).unwrap();
             let options = ClientOptions::preset(preset).unwrap().reconnect(false);

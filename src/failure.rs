@@ -20,7 +20,7 @@ pub enum Exit {
     Interrupted,
     /// The exit code of a program that was run.
     #[cfg(feature = "full")]
-    OfProgram(u8),
+    Program(u8),
 }
 
 impl Exit {
@@ -34,7 +34,7 @@ impl Exit {
             Self::Unreachable => 4,
             Self::Interrupted => 130,
             #[cfg(feature = "full")]
-            Self::OfProgram(code) => code,
+            Self::Program(code) => code,
         }
     }
 }
@@ -46,8 +46,8 @@ impl From<Exit> for ExitCode {
 }
 
 /// Remedy for a service that did not reply in time.
-pub const IS_SILENT: &str =
-    "see whether it is stopped, too busy or another program; or wait longer: --timeout-ms";
+pub const NO_REPLY_REMEDY: &str =
+    "check whether it is stopped, overloaded or another program; or wait longer: --timeout-ms";
 
 /// A failure as displayed to users.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_everything_it_knows() {
+    fn prints_all_parts_of_a_failure() {
         let io = std::io::Error::other("connection refused");
         let failure = Failure::because("cannot reach the service", &io)
             .at("127.0.0.1:1")

@@ -33,7 +33,7 @@ impl FromStr for LogFilter {
             if !LEVELS.contains(&level) {
                 let levels = LEVELS.join(", ");
                 return Err(format!(
-                    "{level:?} is no level; levels are {levels}, as in info,farcall_rpc=debug"
+                    "{level:?} is not a level; levels are {levels}, such as in info,farcall_rpc=debug"
                 ));
             }
             let level = LevelFilter::from_str(level).map_err(|error| error.to_string())?;
@@ -52,9 +52,12 @@ static FILTER: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
 /// Starts the log on standard error with warnings, or as `filter` selects.
 pub fn start(filter: Option<LogFilter>) {
     let goes_to_journal = env::var("JOURNAL_STREAM").is_ok_and(|name| is_standard_error(&name));
-    let is_for_people = filter.is_none() && io::IsTerminal::is_terminal(&io::stderr());
-    let line =
-        Line { goes_to_journal, has_time: !goes_to_journal && !is_for_people, has_target: filter.is_some() };
+    let is_for_terminal = filter.is_none() && io::IsTerminal::is_terminal(&io::stderr());
+    let line = Line {
+        goes_to_journal,
+        has_time: !goes_to_journal && !is_for_terminal,
+        has_target: filter.is_some(),
+    };
     let targets = filter.map_or_else(|| Targets::new().with_default(LevelFilter::WARN), |filter| filter.0);
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
@@ -130,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_name_levels_and_packages() {
+    fn parses_levels_and_packages() {
         let LogFilter(targets) = "info,farcall_rpc=debug,farcall_kv=off".parse().unwrap();
         assert!(targets.would_enable("farcall_drive", &Level::INFO));
         assert!(!targets.would_enable("farcall_drive", &Level::DEBUG));

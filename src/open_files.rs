@@ -32,17 +32,17 @@ pub fn raise_limit() {
 /// # Errors
 /// If not even one client of a kind that is served fits.
 pub fn raise_limit_for(serves: Serves) -> Result<String, Failure> {
-    room(raise_descriptor_limit(), serves)
+    client_capacity(raise_descriptor_limit(), serves)
 }
 
-fn room(limit: u64, serves: Serves) -> Result<String, Failure> {
+fn client_capacity(limit: u64, serves: Serves) -> Result<String, Failure> {
     let left = limit.saturating_sub(OF_SERVER);
     let needed = [(serves.memcached, OF_MEMCACHED_CLIENT), (serves.rpc, OF_RPC_CLIENT)];
     let of_client = needed.into_iter().filter_map(|(is_served, takes)| is_served.then_some(takes)).max();
     if let Some(of_client) = of_client.filter(|of_client| left < *of_client) {
         let needed = OF_SERVER + of_client;
         return Err(Failure::new("cannot serve: the limit of open files is enough for 0 clients")
-            .why(format!("it is {limit}; a server with one client takes {needed}"))
+            .why(format!("it is {limit}; a server with one client needs {needed}"))
             .remedy(format!("raise it: ulimit -n {}, or LimitNOFILE= of the unit", needed.max(1024)))
             .exit(Exit::Usage));
     }
@@ -58,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_a_limit_without_room_for_one_client() {
+    fn refuses_a_limit_below_one_client() {
         let memcached = Serves { memcached: true, rpc: false };
         let both = Serves { memcached: true, rpc: true };
         for (limit, serves) in [(64, memcached), (0, both), (72, both)] {
-            let why = room(limit, serves).unwrap_err().to_string();
+            let why = client_capacity(limit, serves).unwrap_err().to_string();
             assert!(why.contains("enough for 0 clients") && why.contains(&limit.to_string()), "{why}");
         }
-        assert!(room(65, memcached).unwrap().contains("1 memcached clients or 0 RPC"));
-        assert!(room(73, both).unwrap().contains("9 memcached clients or 1 RPC"));
+        assert!(client_capacity(65, memcached).unwrap().contains("1 memcached clients or 0 RPC"));
+        assert!(client_capacity(73, both).unwrap().contains("9 memcached clients or 1 RPC"));
     }
 }

@@ -25,7 +25,7 @@ pub fn take_sockets() -> Result<Vec<OwnedFd>, Failure> {
         return Ok(Vec::new());
     }
     let count = number("LISTEN_FDS").filter(|count| (0..=FDS_MAX).contains(count)).ok_or_else(|| {
-        Failure::new("LISTEN_FDS is not the number of sockets that this process got").exit(Exit::Usage)
+        Failure::new("LISTEN_FDS is not the number of sockets of this process").exit(Exit::Usage)
     })?;
     (FIRST_FD..FIRST_FD + count).map(take).collect()
 }
@@ -38,8 +38,8 @@ fn take(number: RawFd) -> Result<OwnedFd, Failure> {
     if !matches!(listens, Ok(true)) {
         // A descriptor of another kind does not belong to this function, so it is not closed.
         std::mem::forget(socket);
-        return Err(Failure::new(format!("descriptor {number} is not a socket that listens"))
-            .remedy("in the .socket unit, name addresses by ListenStream, and leave Accept off")
+        return Err(Failure::new(format!("descriptor {number} is not a listening socket"))
+            .remedy("in the .socket unit, name addresses with ListenStream, and do not set Accept")
             .exit(Exit::Usage));
     }
     fcntl_setfd(&socket, FdFlags::CLOEXEC)
@@ -64,6 +64,6 @@ pub fn notify(state: &str) {
     };
     let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = sent {
-        tracing::warn!("cannot tell {state} to {}: {error}", place.display());
+        tracing::warn!("cannot send {state} to {}: {error}", place.display());
     }
 }

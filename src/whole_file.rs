@@ -33,22 +33,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_and_a_pipe_is_written_to() {
-        let folder = std::env::temp_dir().join(format!("farcall-whole-file-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("file");
+    fn replaces_a_file_and_writes_to_a_pipe() {
+        let directory = std::env::temp_dir().join(format!("farcall-whole-file-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("file");
         for bytes in [&b"first"[..], b"second"] {
             write(&file, bytes).unwrap();
             assert_eq!(std::fs::read(&file).unwrap(), bytes);
         }
         let (mut reader, writer) = std::io::pipe().unwrap();
-        let place = folder.join("pipe");
+        let link = directory.join("pipe");
         let number = std::os::fd::AsRawFd::as_raw_fd(&writer);
-        std::os::unix::fs::symlink(format!("/proc/self/fd/{number}"), &place).unwrap();
-        write(&place, b"told").unwrap();
+        std::os::unix::fs::symlink(format!("/proc/self/fd/{number}"), &link).unwrap();
+        write(&link, b"text").unwrap();
         drop(writer);
-        assert_eq!(std::io::read_to_string(&mut reader).unwrap(), "told");
-        assert!(place.is_symlink(), "it was replaced");
-        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(std::io::read_to_string(&mut reader).unwrap(), "text");
+        assert!(link.is_symlink(), "the link was replaced");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -31,7 +31,7 @@ fn column<'a>(report: &'a Value, name: &str) -> Vec<&'a Value> {
 #[test]
 fn measures_calls_of_presets_at_one_few_and_many_connections() {
     for connections in ["1", "3", "32"] {
-        let options = ["rpc", "bench", "--preset", "fetch", "--preset", "send-send", "--window", "4"];
+        let options = ["bench", "rpc", "--preset", "fetch", "--preset", "send-send", "--window", "4"];
         let report = bench(&[&options[..], &["--connections", connections]].concat());
         assert_eq!(report["problems"], Value::Array(Vec::new()), "{connections} connections");
         let calls: Vec<&str> = column(&report, "what")
@@ -50,9 +50,9 @@ fn a_report_is_written_as_one_page_too() {
     let path = std::env::temp_dir().join(format!("farcall-report-{}.html", std::process::id()));
     let html = ["--html", path.to_str().unwrap()];
     let commands: [&[&str]; 3] = [
-        &["rpc", "bench", "--preset", "fetch"],
-        &["kv", "bench", "--records", "200", "--preset", "fetch"],
-        &["perf", "write", "--transport", "rc"],
+        &["bench", "rpc", "--preset", "fetch"],
+        &["bench", "kv", "--records", "200", "--preset", "fetch"],
+        &["bench", "verbs", "write", "--transport", "rc"],
     ];
     for command in commands {
         let report = bench(&[command, &html].concat());
@@ -72,7 +72,7 @@ fn measures_calls_of_any_size_and_work_with_several_clients() {
     let sizes = ["--request-len", "1000", "--reply-len", "100000", "--process-us", "10"];
     let crowd = ["--clients", "3", "--connections", "2", "--server-threads", "2", "--window", "2"];
     let presets = ["--preset", "rf-rpc", "--preset", "write-send"];
-    let report = bench(&[&["rpc", "bench"][..], &presets, &sizes, &crowd].concat());
+    let report = bench(&[&["bench", "rpc"][..], &presets, &sizes, &crowd].concat());
     assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
     let row = |preset: &str| {
         let rows = report["tables"][0]["rows"].as_array().unwrap();
@@ -92,7 +92,7 @@ fn measures_calls_of_any_size_and_work_with_several_clients() {
 /// least 20 n ms after the start, and is scheduled at 10 n ms. The first 80 ms are not recorded.
 #[test]
 fn calls_to_a_schedule_show_how_far_a_slow_service_falls_behind() {
-    let options = ["rpc", "bench", "--preset", "server-reply", "--window", "1", "--process-us", "20000"];
+    let options = ["bench", "rpc", "--preset", "server-reply", "--window", "1", "--process-us", "20000"];
     let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
         .args(options)
         .args(["--rate", "100", "--json", "--repetitions", "1", "--duration-ms", "400"])
@@ -113,7 +113,7 @@ fn calls_to_a_schedule_show_how_far_a_slow_service_falls_behind() {
 #[test]
 fn measures_the_store_to_a_schedule_with_varied_values() {
     let options =
-        ["kv", "bench", "--preset", "rf-rpc", "--preset", "farm-var", "--workload", "A", "--workload", "D"];
+        ["bench", "kv", "--preset", "rf-rpc", "--preset", "farm-var", "--workload", "A", "--workload", "D"];
     let crowd = ["--clients", "2", "--connections", "2", "--window", "2", "--rate", "2000"];
     let records = ["--records", "300", "--value-len", "8-1000", "--distribution", "uniform"];
     let report = bench(&[&options[..], &crowd, &records].concat());
@@ -130,7 +130,7 @@ fn measures_the_store_to_a_schedule_with_varied_values() {
 
 #[test]
 fn the_store_is_measured_under_the_presets_and_workloads_named() {
-    let options = ["kv", "bench", "--preset", "send-write", "--workload", "all", "--window", "2"];
+    let options = ["bench", "kv", "--preset", "send-write", "--workload", "all", "--window", "2"];
     let report = bench(&[&options[..], &["--records", "200"]].concat());
     let of_preset = column(&report, "front_end").into_iter().filter(|front_end| *front_end == "send-write");
     assert_eq!(of_preset.count(), 5, "one for each workload: {report}");
@@ -140,7 +140,7 @@ fn the_store_is_measured_under_the_presets_and_workloads_named() {
 #[test]
 fn measures_batches_over_verbs_at_windows_that_fill_them() {
     let presets = ["--preset", "rf-rpc", "--preset", "rdma-memcached", "--preset", "pilaf"];
-    let options = ["kv", "bench", "--window", "1", "--window", "8", "--batch", "4", "--batch", "auto:20"];
+    let options = ["bench", "kv", "--window", "1", "--window", "8", "--batch", "4", "--batch", "auto:20"];
     let report = bench(&[&options[..], &presets, &["--records", "200"]].concat());
     let [front_ends, windows, batches] = ["front_end", "window", "batch"].map(|name| column(&report, name));
     let rows = front_ends.into_iter().zip(windows).zip(batches);
@@ -163,7 +163,7 @@ fn measures_batches_over_verbs_at_windows_that_fill_them() {
 #[test]
 fn reports_reads_per_get_next_to_published_figures() {
     let presets = ["--preset", "pilaf", "--preset", "farm", "--preset", "farm-var"];
-    let options = ["kv", "bench", "--workload", "A", "--window", "4", "--records", "200"];
+    let options = ["bench", "kv", "--workload", "A", "--window", "4", "--records", "200"];
     let report = bench(&[&options[..], &presets].concat());
     let tables = report["tables"].as_array().unwrap();
     let reads = tables.iter().find(|table| table["title"] == "GETs that are READs").unwrap();
@@ -195,7 +195,7 @@ fn assert_figures(rows: &[Value], names: &[&str]) {
 
 #[test]
 fn measures_streams_next_to_references_and_bounds() {
-    let options = ["stream", "bench", "--size", "16,4099", "--size", "1048576", "--against", "unix,tcp"];
+    let options = ["bench", "stream", "--size", "16,4099", "--size", "1048576", "--against", "unix,tcp"];
     let report = bench(&options);
     assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
     let trips = rows(&report, "Round trips");
@@ -233,8 +233,8 @@ fn measures_streams_next_to_references_and_bounds() {
 #[test]
 fn streams_of_ucx_are_measured_or_said_to_be_missing() {
     let options = [
-        "stream",
         "bench",
+        "stream",
         "--size",
         "64",
         "--against",
@@ -261,7 +261,7 @@ fn streams_of_ucx_are_measured_or_said_to_be_missing() {
 #[test]
 fn measures_the_choice_next_to_the_best_preset() {
     let presets = ["--preset", "auto", "--preset", "fetch", "--preset", "server-reply"];
-    let report = bench(&[&["rpc", "bench", "--window", "1", "--window", "4"], &presets[..]].concat());
+    let report = bench(&[&["bench", "rpc", "--window", "1", "--window", "4"], &presets[..]].concat());
     let of_auto = |what: &&Value| what.as_str().unwrap().starts_with("auto echo");
     assert_eq!(column(&report, "what").into_iter().filter(of_auto).count(), 2, "{report}");
     let told = report["conditions"]["auto"].as_str().unwrap();
@@ -274,7 +274,7 @@ fn measures_the_choice_next_to_the_best_preset() {
         assert!(choice["ratio"].as_f64().unwrap() > 0.0, "{choice}");
         assert_eq!(choice["is_near"], "too few repetitions");
     }
-    let options = ["kv", "bench", "--preset", "auto", "--window", "4", "--records", "200", "--batch", "4"];
+    let options = ["bench", "kv", "--preset", "auto", "--window", "4", "--records", "200", "--batch", "4"];
     let report = bench(&options);
     assert_eq!(
         column(&report, "front_end").into_iter().filter(|name| *name == "auto").count(),
@@ -289,13 +289,13 @@ fn measures_the_choice_next_to_the_best_preset() {
 #[test]
 fn reports_the_first_choice_of_several_clients() {
     let crowd = ["--clients", "2", "--window", "4", "--batch", "4", "--preset", "auto"];
-    let report = bench(&[&["rpc", "bench", "--preset", "send-send"], &crowd[..]].concat());
+    let report = bench(&[&["bench", "rpc", "--preset", "send-send"], &crowd[..]].concat());
     assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
     assert!(report["conditions"]["auto"].as_str().unwrap().starts_with("server-reply: "), "{report}");
     let choices = rows(&report, "What the library chooses");
     let chosen: Vec<&Value> = choices.iter().map(|choice| &choice["chosen"]).collect();
     assert_eq!(chosen, ["server-reply"; 2], "alone, and in batches: {report}");
-    let report = bench(&[&["kv", "bench", "--workload", "A", "--records", "200"], &crowd[..]].concat());
+    let report = bench(&[&["bench", "kv", "--workload", "A", "--records", "200"], &crowd[..]].concat());
     let of_auto = column(&report, "front_end").into_iter().filter(|name| *name == "auto");
     assert_eq!(of_auto.count(), 2, "{report}");
     assert!(report["conditions"]["auto"].as_str().unwrap().starts_with("server-reply: "), "{report}");
@@ -307,7 +307,7 @@ fn reports_the_first_choice_of_several_clients() {
 #[test]
 fn reports_the_choice_for_scheduled_calls_without_comparison() {
     let presets = ["--preset", "auto", "--preset", "fetch", "--window", "4", "--rate", "500"];
-    let report = bench(&[&["rpc", "bench"], &presets[..]].concat());
+    let report = bench(&[&["bench", "rpc"], &presets[..]].concat());
     assert!(report["conditions"]["auto"].as_str().unwrap().starts_with("server-reply: "), "{report}");
     assert_eq!(report["tables"].as_array().unwrap().len(), 1, "{report}");
 }
@@ -315,7 +315,7 @@ fn reports_the_choice_for_scheduled_calls_without_comparison() {
 /// Ratios of pairs, regardless of their values.
 #[test]
 fn measures_the_default_client_beside_spinning_programs() {
-    let report = bench(&["kv", "bench", "--busy", "0,2"]);
+    let report = bench(&["bench", "kv", "--busy", "0,2"]);
     assert_eq!(report["problems"], Value::Array(Vec::new()));
     let figures = rows(&report, "GETs by each client");
     assert_eq!(figures.len(), 4, "{report}");
@@ -377,7 +377,7 @@ fn clients_that_choose_take_the_profile_that_tune_wrote() {
     let written = cache.join("farcall/profile-softnic-softnic0-this-host.json");
     let mut profile: Value = serde_json::from_slice(&std::fs::read(&written).unwrap()).unwrap();
     let told = || {
-        let report = bench_with_cache(&cache, &["rpc", "bench", "--preset", "auto", "--window", "1"]);
+        let report = bench_with_cache(&cache, &["bench", "rpc", "--preset", "auto", "--window", "1"]);
         report["conditions"]["auto"].as_str().unwrap().to_owned()
     };
     // Costs that determine the choice, regardless of the measured ones.
@@ -403,7 +403,7 @@ fn one_sided_requests_are_measured_by_the_choices_named() {
     let workloads = ["--workload", "adjacent-write,mixed", "--combining", "single,merge+chain"];
     let choices = ["--window-kib", "0,32", "--memory", "attached", "--waiting", "event", "--burst", "8"];
     let short = ["--region-mib", "1", "--against", "verbs"];
-    let report = bench(&[&["remio", "bench"], &workloads[..], &choices, &short].concat());
+    let report = bench(&[&["bench", "remio"], &workloads[..], &choices, &short].concat());
     assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
     let as_they_come = rows(&report, "Requests as they come");
     assert_eq!(as_they_come.len(), 2 * 2 * 2);
@@ -446,7 +446,7 @@ fn one_sided_requests_are_measured_by_the_choices_named() {
 fn an_unknown_preset_is_refused_with_the_names_of_all() {
     for command in ["kv", "rpc"] {
         let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
-            .args([command, "bench", "--preset", "nonsense"])
+            .args(["bench", command, "--preset", "nonsense"])
             .output()
             .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
@@ -465,7 +465,7 @@ fn measures_installed_programs_next_to_the_store() {
             eprintln!("SKIPPED: {program} is not installed");
             continue;
         }
-        let options = ["kv", "bench", "--preset", "server-reply", "--workload", "A", "--records", "200"];
+        let options = ["bench", "kv", "--preset", "server-reply", "--workload", "A", "--records", "200"];
         let crowd = ["--window", "4", "--connections", "3", "--against", store];
         let report = bench(&[&options[..], &crowd].concat());
         // The report exists only if all records were stored and read back.
@@ -482,7 +482,7 @@ fn measures_installed_programs_next_to_the_store() {
 fn a_program_that_is_not_installed_is_named_with_its_package() {
     for (store, program) in FOREIGN {
         let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
-            .args(["kv", "bench", "--repetitions", "1", "--duration-ms", "5", "--records", "200"])
+            .args(["bench", "kv", "--repetitions", "1", "--duration-ms", "5", "--records", "200"])
             .args(["--against", store])
             .env("PATH", "/nonexistent")
             .stdin(Stdio::null())

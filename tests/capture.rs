@@ -120,7 +120,7 @@ fn capture_over_roce(name: &str, faults: &str) -> (Folder, Capture) {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "sh", "-c", script, "sh", FARCALL, "capture", "-o"]);
     command.arg(folder.file()).arg("--").args(inner);
-    let (output, _) = run(command.envs([("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", faults)]));
+    let (output, _) = run(command.envs([("FARCALL_TRANSPORT", "roce"), ("FARCALL_WIRE_FAULTS", faults)]));
     assert!(output.status.success(), "{output:?}");
     let capture = folder.capture();
     assert!(

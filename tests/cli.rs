@@ -96,25 +96,28 @@ impl Drop for Server {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let commands: [&[&str]; 29] = [
+    let commands: [&[&str]; 32] = [
         &["devices"],
         &["doctor"],
-        &["perf"],
-        &["perf", "send"],
-        &["perf", "qps"],
-        &["perf", "herd"],
-        &["perf", "limits"],
+        &["bench", "verbs"],
+        &["bench", "verbs", "send"],
+        &["bench", "verbs", "qps"],
+        &["bench", "verbs", "herd"],
+        &["bench", "verbs", "limits"],
         &["stats"],
         &["tune"],
         &["rpc", "serve"],
         &["rpc", "call"],
-        &["rpc", "bench"],
-        &["remio", "bench"],
+        &["bench", "rpc"],
+        &["bench", "remio"],
         &["memory", "serve"],
         &["memory", "status"],
         &["memory", "drain"],
-        &["memory", "region-bench"],
-        &["grpc", "bench"],
+        &["mount", "list"],
+        &["bench", "page"],
+        &["bench", "region"],
+        &["conform"],
+        &["bench", "grpc"],
         &["grpc", "kv"],
         &["figures", "list"],
         &["figures", "run"],
@@ -125,13 +128,57 @@ fn every_command_has_help_with_examples() {
         &["kv", "set"],
         &["kv", "del"],
         &["kv", "stats"],
-        &["kv", "bench"],
+        &["bench", "kv"],
     ];
     for command in commands {
         let output = farcall(&[command, &["--help"]].concat());
         assert_eq!(code(&output), 0, "{command:?}");
         let help = text(&output.stdout);
         assert!(help.contains("Examples:") && help.contains("--json"), "{command:?}:\n{help}");
+    }
+}
+
+#[test]
+fn groups_commands_by_purpose_in_the_help_text() {
+    let help = text(&farcall(&["--help"]).stdout);
+    let headings = ["Serve:", "Run programs:", "Inspect:", "Measure:", "Options:"];
+    let places = headings.map(|heading| help.find(&format!("\n{heading}\n")));
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} in:\n{help}");
+    assert!(help.contains("\n  bench        Measure"), "{help}");
+}
+
+#[test]
+fn accepts_former_names_of_measurements() {
+    let options = |command: &str| {
+        let output = farcall(&[command.split(' ').collect(), vec!["--help"]].concat());
+        assert_eq!(code(&output), 0, "{command}");
+        let help = text(&output.stdout);
+        help.split_once("\nOptions:\n").unwrap_or_else(|| panic!("{command}: {help}")).1.to_owned()
+    };
+    for (former, now) in [
+        ("kv bench", "bench kv"),
+        ("rpc bench", "bench rpc"),
+        ("stream bench", "bench stream"),
+        ("grpc bench", "bench grpc"),
+        ("remio bench", "bench remio"),
+        ("page bench", "bench page"),
+        ("memory region-bench", "bench region"),
+        ("perf", "bench verbs"),
+        ("perf send", "bench verbs send"),
+        ("mounts", "mount list"),
+    ] {
+        assert_eq!(options(former), options(now), "{former} differs from {now}");
+    }
+}
+
+/// A directory may have the name of a subcommand. The mount is refused after its arguments were parsed.
+#[test]
+fn distinguishes_a_directory_to_mount_at_from_a_subcommand() {
+    assert_eq!(code(&farcall(&["mount", "list"])), 0);
+    let mount = farcall(&["mount", "./list", "--nodes", "127.0.0.1:1"]);
+    assert!(text(&mount.stderr).contains("error: cannot store that many replicas"), "{mount:?}");
+    for missing in [&["mount"][..], &["mount", "/mnt"], &["mount", "--nodes", "127.0.0.1:1"]] {
+        assert_eq!(code(&farcall(missing)), 2, "{missing:?}");
     }
 }
 
@@ -281,7 +328,7 @@ fn is_told_to_be_silent(command: &[&str], input: &[u8]) {
     let output = farcall_with_input(&[command, &["--timeout-ms", "200"]].concat(), input);
     assert_eq!(code(&output), 4, "{command:?}");
     let (error, server) = (text(&output.stderr), command.last().unwrap());
-    for part in ["error: cannot", server, "no answer within 200ms", "stopped, too busy", "--timeout-ms"] {
+    for part in ["error: cannot", server, "no answer within 200ms", "stopped, overloaded", "--timeout-ms"] {
         assert!(error.contains(part), "{command:?}: {part:?} missing in {error}");
     }
 }
@@ -361,7 +408,18 @@ fn counters_of_a_killed_server_stay_readable() {
 #[test]
 fn reports_queue_pair_events_of_an_exited_process() {
     let mut perf = Command::new(env!("CARGO_BIN_EXE_farcall"));
-    perf.args(["perf", "write", "--size", "64", "--repetitions", "1", "--duration-ms", "5", "--json"]);
+    perf.args([
+        "bench",
+        "verbs",
+        "write",
+        "--size",
+        "64",
+        "--repetitions",
+        "1",
+        "--duration-ms",
+        "5",
+        "--json",
+    ]);
     let mut perf = perf.stdout(Stdio::null()).spawn().unwrap();
     let pid = perf.id().to_string();
     assert!(perf.wait().unwrap().success());
@@ -391,7 +449,7 @@ fn what_tune_measures_is_taken_by_clients_and_nothing_else_is() {
     assert_eq!((&written["farcall_profile"], &written["device"]), (&2.into(), &"softnic/softnic0".into()));
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left there");
 
-    let bench = |profile: &str| farcall(&[&["rpc", "bench", "--profile", profile], &short[..]].concat());
+    let bench = |profile: &str| farcall(&[&["bench", "rpc", "--profile", profile], &short[..]].concat());
     let taken = bench(&profile);
     assert_eq!(code(&taken), 0);
     assert!(text(&taken.stdout).contains("by the profile given"), "{}", text(&taken.stdout));
@@ -416,7 +474,7 @@ fn what_tune_measures_is_taken_by_clients_and_nothing_else_is() {
         (changed("more", "more", 1.into()), "no profile"),
     ];
     for (path, why) in refused {
-        for command in [["rpc", "bench"], ["kv", "bench"]] {
+        for command in [["bench", "rpc"], ["bench", "kv"]] {
             let output = farcall(&[&command[..], &["--profile", &path]].concat());
             let said = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{path}: {said}");
@@ -458,8 +516,18 @@ fn doctor_and_devices_speak_json() {
 
 #[test]
 fn a_short_perf_run_reports_figures_with_conditions() {
-    let output =
-        farcall(&["perf", "write", "--size", "64", "--repetitions", "1", "--duration-ms", "5", "--json"]);
+    let output = farcall(&[
+        "bench",
+        "verbs",
+        "write",
+        "--size",
+        "64",
+        "--repetitions",
+        "1",
+        "--duration-ms",
+        "5",
+        "--json",
+    ]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(code(&output), 0, "{report}");
     assert!(report["conditions"]["kernel"].is_string() && report["conditions"]["provider"] == "softnic");
@@ -477,7 +545,7 @@ fn a_short_perf_run_reports_figures_with_conditions() {
 fn compares_many_queue_pairs_and_runs_benchmarks_of_a_paper() {
     let short = ["--repetitions", "1", "--duration-ms", "2", "--json"];
     let run = |args: &[&str]| -> Value {
-        let output = farcall(&[&["perf"], args, &short].concat());
+        let output = farcall(&[&["bench", "verbs"], args, &short].concat());
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(code(&output), 0, "{report}");
         report
@@ -493,7 +561,7 @@ fn compares_many_queue_pairs_and_runs_benchmarks_of_a_paper() {
 #[test]
 fn accepts_perf_tuning_and_suggests_the_nearest_valid_value() {
     let short = ["--repetitions", "1", "--duration-ms", "2", "--json"];
-    let run = |args: &[&str]| farcall(&[&["perf"], args, &short].concat());
+    let run = |args: &[&str]| farcall(&[&["bench", "verbs"], args, &short].concat());
     let tuned = run(&["send", "--figure", "rate", "--window", "8", "--chain", "4", "--events", "--qps", "3"]);
     let report: Value = serde_json::from_slice(&tuned.stdout).unwrap();
     assert_eq!(code(&tuned), 0, "{report}");

@@ -7,9 +7,9 @@ fn farcall(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_farcall")).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Runs a short `kv bench`. The quality of its figures is irrelevant; the tests check that they exist.
+/// Runs a short `bench kv`. The quality of its figures is irrelevant; the tests check that they exist.
 fn bench(options: &[&str]) -> Value {
-    let short = ["--json", "kv", "bench", "--repetitions", "1", "--duration-ms", "10", "--records", "200"];
+    let short = ["--json", "bench", "kv", "--repetitions", "1", "--duration-ms", "10", "--records", "200"];
     let output = farcall(&[&short[..], options].concat());
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{options:?} printed no report: {output:?}"))

@@ -51,7 +51,7 @@ fn reports_a_remedy_per_obstacle_and_what_is_in_use() {
 #[test]
 fn settings_that_cannot_work_are_failures() {
     for (variable, value, name) in [
-        ("FARCALL_GROUP", "no such group", "who may connect"),
+        ("FARCALL_GROUP", "no such group", "admitted users"),
         ("FARCALL_SOCKET_DIR", "/no/such/folder", "rendezvous"),
     ] {
         let (output, report) = report(&[(variable, value)]);
@@ -88,7 +88,7 @@ fn reports_the_rendezvous_of_a_container() {
             serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
         assert_eq!(report["failures"], 0, "{report}");
         let container = check(&report, "container");
-        assert!(text(container, "found").contains("a pid namespace of its own"), "{container}");
+        assert!(text(container, "found").contains("its own pid namespace"), "{container}");
         let (verdict, rendezvous) = match directory {
             None => ("warn", "all processes of this user"),
             Some(place) => ("ok", place),

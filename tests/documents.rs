@@ -131,9 +131,11 @@ fn commands_of_readme_and_tour_exist() {
     for line in lines.filter(|line| !line.starts_with('=')) {
         let words: Vec<&str> =
             line.split_whitespace().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect();
-        let has_commands =
-            matches!(words.first(), Some(&("figures" | "grpc" | "kv" | "perf" | "rpc" | "stream" | "verbs")));
-        let depth = if has_commands { words.len().min(2) } else { 1 };
+        let depth = match words[..] {
+            ["bench", "verbs", ..] => words.len().min(3),
+            ["bench" | "figures" | "grpc" | "kv" | "memory" | "rpc" | "verbs", ..] => words.len().min(2),
+            _ => 1,
+        };
         let output =
             Command::new(env!("CARGO_BIN_EXE_farcall")).args(&words[..depth]).arg("--help").output().unwrap();
         assert!(output.status.success(), "README or the tour says: farcall {line}");

@@ -11,16 +11,16 @@ use farcall_link::PRESETS;
 use networks::between_networks;
 use serde_json::Value;
 
-/// Duration of each measurement of `kv bench`.
+/// Duration of each measurement of `bench kv`.
 const DURATION_MS: f64 = 10.0;
 
 /// Measures every preset of calls and every store that clients READ, and checks every value read. Some values fit a
 /// slot or a datagram, some do not.
 const MEASURE: &str = "set -e
-    ip netns exec $NETWORK_B FARCALL kv bench --listen 10.99.0.2:11400 --json > /run/said &
+    ip netns exec $NETWORK_B FARCALL bench kv --listen 10.99.0.2:11400 --json > /run/said &
     server=$!
     until grep -q listening /run/said; do kill -0 $server; sleep 0.02; done
-    ip netns exec $NETWORK_A FARCALL kv bench --connect 10.99.0.2:11400 --preset all --window 4 --workload A \
+    ip netns exec $NETWORK_A FARCALL bench kv --connect 10.99.0.2:11400 --preset all --window 4 --workload A \
         --provider PROVIDER --records 60 --value-len 8-6000 --repetitions 1 --duration-ms DURATION --json
     ip netns exec $NETWORK_A cat /sys/class/net/cable/statistics/rx_packets";
 

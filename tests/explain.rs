@@ -95,7 +95,7 @@ fn is_apart(test: &str) -> bool {
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--net", "sh", "-c", &script])
         .arg(std::env::current_exe().unwrap())
-        .envs([(APART, "1"), ("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", FAULTS)])
+        .envs([(APART, "1"), ("FARCALL_TRANSPORT", "roce"), ("FARCALL_WIRE_FAULTS", FAULTS)])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -141,7 +141,7 @@ fn reports_remote_queue_pairs_with_addresses_and_losses() {
     }
     let text = String::from_utf8(explain(&[]).stdout).unwrap();
     let line = format!("RoCEv2 from {LONG_ADDRESS} to {LONG_ADDRESS}, qp 0x");
-    assert!(text.contains(&line) && text.contains(" times sent again, "), "{text}");
+    assert!(text.contains(&line) && text.contains(" retransmissions, "), "{text}");
     // The queue pairs are closed with their connection.
     drop((client, server));
     let closed = pairs(&explained(), "RoCEv2");

@@ -73,7 +73,7 @@ fn rejects_an_invalid_store_and_incompatible_options() {
 
 #[test]
 fn workloads_are_measured_beside_each_other() {
-    let args = ["--json", "grpc", "bench", "--workload", "A,E", "--preset", "tcp,native", "--records", "200"];
+    let args = ["--json", "bench", "grpc", "--workload", "A,E", "--preset", "tcp,native", "--records", "200"];
     let more = ["--operations", "100", "--clients", "2", "--repetitions", "1"];
     let measured = farcall(&[&args[..], &more[..]].concat()).output().unwrap();
     let json: Value = serde_json::from_slice(&measured.stdout).unwrap_or_else(|_| panic!("{measured:?}"));

@@ -69,7 +69,7 @@ impl Drop for ServerHalf {
 const SHORT: [&str; 4] = ["--repetitions", "1", "--duration-ms", "5"];
 /// Calls that last longer than any test.
 const LONG: [&str; 8] =
-    ["rpc", "bench", "--preset", "server-reply", "--repetitions", "1000", "--duration-ms", "1000"];
+    ["bench", "rpc", "--preset", "server-reply", "--repetitions", "1000", "--duration-ms", "1000"];
 
 fn report(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("printed no report: {output:?}"))
@@ -88,12 +88,12 @@ fn end(mut child: Child, signal: Signal) -> Output {
 
 #[test]
 fn measures_every_command_between_two_halves() {
-    let of_calls = ["rpc", "bench", "--preset", "auto", "--preset", "send-send", "--window", "4"];
-    let of_store = ["kv", "bench", "--preset", "auto", "--preset", "farm", "--window", "4"];
+    let of_calls = ["bench", "rpc", "--preset", "auto", "--preset", "send-send", "--window", "4"];
+    let of_store = ["bench", "kv", "--preset", "auto", "--preset", "farm", "--window", "4"];
     let of_store = [&of_store[..], &["--workload", "A", "--records", "200"]].concat();
-    let of_verbs = ["perf", "send", "--size", "64", "--transport", "rc,ud"];
-    let of_pairs = ["perf", "qps", "--qps", "2"];
-    let of_streams = ["stream", "bench", "--size", "4096", "--against", "all"];
+    let of_verbs = ["bench", "verbs", "send", "--size", "64", "--transport", "rc,ud"];
+    let of_pairs = ["bench", "verbs", "qps", "--qps", "2"];
+    let of_streams = ["bench", "stream", "--size", "4096", "--against", "all"];
     let cases: [(&[&str], usize, &str); 5] = [
         (&of_calls, 2, "server_cpu_us_per_call"),
         (&of_store, 3, "server_cpu_us_per_op"),
@@ -102,7 +102,9 @@ fn measures_every_command_between_two_halves() {
         (&of_streams, 3, "p50_us"),
     ];
     for (command, lines, figure) in cases {
-        let half = ServerHalf::of(&command[..2]);
+        // The commands of `bench verbs` have three words.
+        let words = if command[1] == "verbs" { 3 } else { 2 };
+        let half = ServerHalf::of(&command[..words]);
         let report = half.measure(command);
         let problems = report["problems"].to_string();
         assert!(!problems.contains("half") && !problems.contains("wrong"), "{command:?}: {problems}");
@@ -124,8 +126,8 @@ fn measures_every_command_between_two_halves() {
 
 #[test]
 fn reports_transport_and_reader_cpu_time_of_remote_streams() {
-    let half = ServerHalf::of(&["stream", "bench"]);
-    let report = half.measure(&["stream", "bench", "--size", "64,65536", "--against", "tcp"]);
+    let half = ServerHalf::of(&["bench", "stream"]);
+    let report = half.measure(&["bench", "stream", "--size", "64,65536", "--against", "tcp"]);
     assert_eq!(report["conditions"]["streams_go_by"], "one-sided WRITEs", "{report}");
     let writes = report["tables"][1]["rows"].as_array().unwrap();
     assert_eq!(writes.len(), 2 * 3, "raw WRITE, stream and TCP of each length: {report}");
@@ -145,10 +147,10 @@ fn measures_and_uses_a_profile_between_two_halves() {
     let profile: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     // Both halves are on this host.
     assert_eq!(profile["peer"], "this-host");
-    let called = half.measure(&["rpc", "bench", "--preset", "rf-rpc", "--window", "1", "--profile", path]);
+    let called = half.measure(&["bench", "rpc", "--preset", "rf-rpc", "--window", "1", "--profile", path]);
     let tuning = &called["conditions"]["fetching_presets"];
     fs::write(&file, fs::read_to_string(&file).unwrap().replace("this-host", "another-host")).unwrap();
-    let refused = half.client(&["rpc", "bench", "--profile", path]).output().unwrap();
+    let refused = half.client(&["bench", "rpc", "--profile", path]).output().unwrap();
     fs::remove_file(&file).unwrap();
     assert!(tuning.to_string().contains("by the profile given"), "{called}");
     let words = String::from_utf8(refused.stderr).unwrap();
@@ -157,7 +159,7 @@ fn measures_and_uses_a_profile_between_two_halves() {
 
 #[test]
 fn rejects_invalid_client_halves_with_a_message() {
-    let half = ServerHalf::of(&["rpc", "bench"]);
+    let half = ServerHalf::of(&["bench", "rpc"]);
     let greeting = {
         let mut line = String::new();
         BufReader::new(TcpStream::connect(&half.address).unwrap()).read_line(&mut line).unwrap();
@@ -188,13 +190,13 @@ fn rejects_invalid_client_halves_with_a_message() {
     }
     // Connections that send nothing must not delay others.
     let _silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&half.address).unwrap()).collect();
-    let report = half.measure(&["rpc", "bench", "--preset", "server-reply", "--window", "1"]);
+    let report = half.measure(&["bench", "rpc", "--preset", "server-reply", "--window", "1"]);
     assert_eq!(rows(&report).len(), 1, "{report}");
 }
 
 #[test]
 fn recovers_a_server_half_after_a_descriptor_shortage() {
-    let mut half = ServerHalf::of(&["rpc", "bench"]);
+    let mut half = ServerHalf::of(&["bench", "rpc"]);
     let pid = Pid::from_child(&half.child);
     let open = fs::read_dir(format!("/proc/{}/fd", half.child.id())).unwrap().count() as u64;
     let before = prlimit(
@@ -207,7 +209,7 @@ fn recovers_a_server_half_after_a_descriptor_shortage() {
     half.says("new connections have to wait");
     drop(silent);
     prlimit(Some(pid), Resource::Nofile, before).unwrap();
-    let report = half.measure(&["rpc", "bench", "--preset", "server-reply", "--window", "1"]);
+    let report = half.measure(&["bench", "rpc", "--preset", "server-reply", "--window", "1"]);
     assert_eq!(rows(&report).len(), 1, "{report}");
 }
 
@@ -217,7 +219,7 @@ fn reports_a_peer_that_is_not_a_server_half() {
     let address = listener.local_addr().unwrap().to_string();
     let measure = |address: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_farcall"))
-            .args(["rpc", "bench", "--connect", address])
+            .args(["bench", "rpc", "--connect", address])
             .stdin(Stdio::null())
             .output()
             .unwrap();
@@ -242,7 +244,7 @@ fn reports_a_peer_that_is_not_a_server_half() {
 
 #[test]
 fn runs_one_client_at_a_time_and_the_next_after_a_kill() {
-    let mut half = ServerHalf::of(&["rpc", "bench"]);
+    let mut half = ServerHalf::of(&["bench", "rpc"]);
     let first = half.client(&LONG).spawn().unwrap();
     half.says("a run begins");
     let second = half.client(&LONG).output().unwrap();
@@ -250,7 +252,7 @@ fn runs_one_client_at_a_time_and_the_next_after_a_kill() {
     assert!(report(&second)["error"]["why"].to_string().contains("busy with a run of"), "{second:?}");
     end(first, Signal::KILL);
     half.says("the run ends");
-    let report = half.measure(&["rpc", "bench", "--preset", "server-reply", "--window", "1"]);
+    let report = half.measure(&["bench", "rpc", "--preset", "server-reply", "--window", "1"]);
     assert_eq!(rows(&report).len(), 1, "{report}");
 }
 
@@ -298,7 +300,7 @@ fn reports_partial_figures_after_an_interrupt_of_either_half() {
 
 #[test]
 fn a_killed_server_half_ends_the_run_with_words() {
-    let mut half = ServerHalf::of(&["rpc", "bench"]);
+    let mut half = ServerHalf::of(&["bench", "rpc"]);
     let client = half.client(&LONG).spawn().unwrap();
     half.says("a run begins");
     drop(half);

@@ -12,7 +12,7 @@ use networks::between_networks;
 /// when one host reaches the other (a new link takes up to a second for IPv6). The last output is the number of
 /// fragments into which the client's host split its packets.
 const PING_PONG: &str = "set -e
-    export FARCALL_WAY=auto
+    export FARCALL_TRANSPORT=auto
     mkdir -m 700 /run/a /run/b
     in_a=\"ip netns exec $NETWORK_A env FARCALL_SOCKET_DIR=/run/a $0 verbs run --\"
     in_b=\"ip netns exec $NETWORK_B env FARCALL_SOCKET_DIR=/run/b $0 verbs run --\"

@@ -151,14 +151,14 @@ impl Drop for Node {
 struct Guard(Child);
 
 impl Guard {
-    fn over(keeper: u32) -> Self {
+    fn over(supervisor: u32) -> Self {
         let script = format!(
-            "sleep {FREED_SECONDS}; kill -9 {keeper}; \
-             for file in $(find /sys/fs/cgroup -path '*/farcall-page-{keeper}/cgroup.procs'); \
+            "sleep {FREED_SECONDS}; kill -9 {supervisor}; \
+             for file in $(find /sys/fs/cgroup -path '*/farcall-page-{supervisor}/cgroup.procs'); \
              do for pid in $(cat $file); do kill -9 $pid; done; done; sleep 1; \
-             for file in $(grep -l /run/farcall-page/{keeper}.mount/ /sys/block/loop*/loop/backing_file); do \
+             for file in $(grep -l /run/farcall-page/{supervisor}.mount/ /sys/block/loop*/loop/backing_file); do \
              timeout -s KILL 20 swapoff /dev/$(echo $file | cut -d/ -f4); done; \
-             umount -f /run/farcall-page/{keeper}.mount"
+             umount -f /run/farcall-page/{supervisor}.mount"
         );
         let mut command = Command::new("sh");
         command.args(["-c", &script]).stdin(Stdio::null()).stderr(Stdio::null()).process_group(0);
@@ -177,7 +177,7 @@ impl Drop for Guard {
 
 /// A run of the program above, with its nodes.
 struct Run {
-    keeper: Child,
+    supervisor: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     nodes: Vec<Node>,
@@ -200,16 +200,16 @@ impl Run {
         let mut command = page(&nodes);
         command.arg(std::env::current_exe().unwrap()).args(["--exact", "child_entry", "--nocapture"]);
         command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut keeper = command.spawn().unwrap();
-        let guard = Guard::over(keeper.id());
-        let input = keeper.stdin.take().unwrap();
-        let output = BufReader::new(keeper.stdout.take().unwrap());
-        let mut run = Self { keeper, input, output, nodes, _guard: guard, _alone: alone };
+        let mut supervisor = command.spawn().unwrap();
+        let guard = Guard::over(supervisor.id());
+        let input = supervisor.stdin.take().unwrap();
+        let output = BufReader::new(supervisor.stdout.take().unwrap());
+        let mut run = Self { supervisor, input, output, nodes, _guard: guard, _alone: alone };
         if run.says("<full>") {
             return Some(run);
         }
-        let ended = run.keeper.wait_with_output().unwrap();
-        assert!(said(&ended).contains("nothing was begun"), "{ended:?}");
+        let ended = run.supervisor.wait_with_output().unwrap();
+        assert!(said(&ended).contains("nothing was changed"), "{ended:?}");
         println!("SKIPPED: {}", said(&ended));
         None
     }
@@ -234,7 +234,7 @@ impl Run {
     fn status(&self) -> Value {
         let mut status = farcall();
         let output =
-            status.args(["--json", "page", "status", &self.keeper.id().to_string()]).output().unwrap();
+            status.args(["--json", "page", "status", &self.supervisor.id().to_string()]).output().unwrap();
         serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
             [0]
         .take()
@@ -248,9 +248,9 @@ impl Run {
             if is_so(&status) {
                 return status;
             }
-            if let Some(ended) = self.keeper.try_wait().unwrap() {
+            if let Some(ended) = self.supervisor.try_wait().unwrap() {
                 let mut said = String::new();
-                self.keeper.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                self.supervisor.stderr.take().unwrap().read_to_string(&mut said).unwrap();
                 panic!("the run ended meanwhile ({ended}): {said}");
             }
             assert!(begun.elapsed() < LOST, "{status}");
@@ -265,12 +265,12 @@ impl Run {
 
     /// Waits for the end of the run, and checks that nothing of it remains.
     fn end(mut self) -> (Option<i32>, String) {
-        let keeper = self.keeper.id();
+        let supervisor = self.supervisor.id();
         // Its output is also read while it ends.
         while self.says("<right>") {}
-        let ended = self.keeper.wait_with_output().unwrap();
+        let ended = self.supervisor.wait_with_output().unwrap();
         println!("{ended:?}");
-        until_nothing_is_left(keeper);
+        until_nothing_is_left(supervisor);
         (ended.status.code(), said(&ended))
     }
 }
@@ -293,30 +293,30 @@ fn is_there(path: &String) -> bool {
 }
 
 /// Returns the remains of a run: mount, record, cgroup and swap area.
-fn left_of(keeper: u32) -> Vec<String> {
+fn left_of(supervisor: u32) -> Vec<String> {
     let mut left = Vec::new();
-    let mount = format!("/run/farcall-page/{keeper}.mount");
+    let mount = format!("/run/farcall-page/{supervisor}.mount");
     for file in ["/proc/self/mountinfo", "/proc/swaps"] {
         let text = fs::read_to_string(file).unwrap();
         left.extend(text.lines().filter(|line| line.contains(&mount)).map(str::to_owned));
     }
-    let cgroup = format!("farcall-page-{keeper}");
+    let cgroup = format!("farcall-page-{supervisor}");
     let version_2 = format!("/sys/fs/cgroup/{cgroup}");
     let version_1 = format!("/sys/fs/cgroup/memory/{cgroup}");
-    let record = format!("/run/farcall-page/{keeper}");
+    let record = format!("/run/farcall-page/{supervisor}");
     left.extend([version_1, version_2, mount, record].into_iter().filter(is_there));
     for device in fs::read_dir("/sys/block").unwrap() {
         let file = device.unwrap().path().join("loop/backing_file");
         let backing = fs::read_to_string(file).unwrap_or_default();
-        left.extend(backing.contains(&format!("/{keeper}.mount/")).then_some(backing));
+        left.extend(backing.contains(&format!("/{supervisor}.mount/")).then_some(backing));
     }
     left
 }
 
-fn until_nothing_is_left(keeper: u32) {
+fn until_nothing_is_left(supervisor: u32) {
     let begun = Instant::now();
-    while !left_of(keeper).is_empty() {
-        assert!(begun.elapsed() < LOST, "{:?}", left_of(keeper));
+    while !left_of(supervisor).is_empty() {
+        assert!(begun.elapsed() < LOST, "{:?}", left_of(supervisor));
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -442,7 +442,7 @@ fn ends_the_program_whose_pages_a_killed_pager_held() {
 fn the_bench_brings_pages_back_from_each_area_that_there_is() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bench = farcall();
-    bench.args(["--json", "page", "bench", "--size", "24M", "--touches", "500", "--repetitions", "1"]);
+    bench.args(["--json", "bench", "page", "--size", "24M", "--touches", "500", "--repetitions", "1"]);
     let output = bench.output().unwrap();
     let measured: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
     println!("{measured}");
@@ -458,26 +458,26 @@ fn the_bench_brings_pages_back_from_each_area_that_there_is() {
 
 #[test]
 #[ignore = "it swaps: .ci/run page"]
-fn when_the_keeper_is_killed_the_pager_undoes_all() {
+fn releases_the_run_when_the_supervisor_is_killed() {
     let Some(mut run) = Run::start("1000000") else { return };
     run.pager();
-    signal(run.keeper.id(), Signal::KILL);
+    signal(run.supervisor.id(), Signal::KILL);
     let (code, said) = run.end();
-    assert!(code.is_none() && said.contains("the keeper is gone"), "{code:?} {said}");
+    assert!(code.is_none() && said.contains("the supervisor has exited"), "{code:?} {said}");
 }
 
 #[test]
 #[ignore = "it swaps: .ci/run page"]
 fn reports_and_cleans_up_after_two_killed_processes() {
     let Some(mut run) = Run::start("waits") else { return };
-    let (keeper, pager) = (run.keeper.id(), run.pager());
-    for pid in [keeper, pager] {
+    let (supervisor, pager) = (run.supervisor.id(), run.pager());
+    for pid in [supervisor, pager] {
         signal(pid, Signal::STOP);
     }
-    for pid in [keeper, pager] {
+    for pid in [supervisor, pager] {
         signal(pid, Signal::KILL);
     }
-    run.keeper.wait().unwrap();
+    run.supervisor.wait().unwrap();
     let begun = Instant::now();
     // All its threads: the first one may exit before the others have closed its files.
     while threads_of(pager) > 0 {
@@ -490,8 +490,8 @@ fn reports_and_cleans_up_after_two_killed_processes() {
     assert!(text.contains("farcall page cleanup"), "{text}");
     let cleaned = farcall().args(["--json", "page", "cleanup"]).output().unwrap();
     let undone: Value = serde_json::from_slice(&cleaned.stdout).unwrap();
-    assert!(undone["undone"].as_array().unwrap().contains(&keeper.into()), "{cleaned:?}");
-    assert_eq!(left_of(keeper), Vec::<String>::new());
+    assert!(undone["undone"].as_array().unwrap().contains(&supervisor.into()), "{cleaned:?}");
+    assert_eq!(left_of(supervisor), Vec::<String>::new());
     assert!(!run.says("<right>"));
 }
 
@@ -499,7 +499,7 @@ fn reports_and_cleans_up_after_two_killed_processes() {
 #[ignore = "it swaps: .ci/run page"]
 fn ends_on_a_signal_and_leaves_nothing() {
     let Some(run) = Run::start("1000000") else { return };
-    signal(run.keeper.id(), Signal::INT);
+    signal(run.supervisor.id(), Signal::INT);
     assert_eq!(run.end().0, Some(130));
 }
 
@@ -508,7 +508,7 @@ fn ends_on_a_signal_and_leaves_nothing() {
 fn a_pager_that_is_stopped_does_not_hold_up_the_end() {
     let Some(mut run) = Run::start("1000000") else { return };
     signal(run.pager(), Signal::STOP);
-    signal(run.keeper.id(), Signal::INT);
+    signal(run.supervisor.id(), Signal::INT);
     assert_eq!(run.end().0, Some(130));
 }
 
@@ -522,7 +522,7 @@ fn what_cannot_be_paged_is_said_before_anything_is_begun() {
     let huge = ["page", "--resident", "900T", "--nodes", "127.0.0.1:1", "--replicas", "1", "--", "true"];
     let huge = farcall().args(huge).output().unwrap();
     let text = said(&huge);
-    assert!(huge.status.code() == Some(1) && text.contains("nothing was begun"), "{huge:?}");
+    assert!(huge.status.code() == Some(1) && text.contains("nothing was changed"), "{huge:?}");
     assert!(text.contains("of memory are available") && text.contains("lower --resident"), "{text}");
     let none = farcall().args(["page", "status", "1"]).output().unwrap();
     assert!(matches!(none.status.code(), Some(3 | 1)), "{none:?}");

@@ -129,12 +129,12 @@ fn measurements_end_by_ctrl_c_at_any_moment() {
     let profile = std::env::temp_dir().join(format!("farcall-interrupts-{}.json", std::process::id()));
     interrupt_each(
         &[
-            &["rpc", "bench"],
+            &["bench", "rpc"],
             &["tune", "--out", profile.to_str().unwrap()],
-            &["stream", "bench"],
-            &["remio", "bench"],
-            &["grpc", "bench"],
-            &["perf", "all"],
+            &["bench", "stream"],
+            &["bench", "remio"],
+            &["bench", "grpc"],
+            &["bench", "verbs", "all"],
             &["advise"],
             &["conform"],
             &["doctor"],
@@ -147,13 +147,13 @@ fn measurements_end_by_ctrl_c_at_any_moment() {
 /// Its loading phases take long in a build without optimization.
 #[test]
 fn the_main_benchmark_ends_by_ctrl_c_at_any_moment() {
-    interrupt_each(&[&["kv", "bench", "--records", "1000"]], 2);
+    interrupt_each(&[&["bench", "kv", "--records", "1000"]], 2);
 }
 
 /// Columns are left out, and named, until a table fits.
 #[test]
 fn tables_fit_the_terminal() {
-    let bench = "rpc bench --preset fetch --window 1 --repetitions 2 --duration-ms 20";
+    let bench = "bench rpc --preset fetch --window 1 --repetitions 2 --duration-ms 20";
     for columns in [60, 90] {
         let script = format!("stty rows 24 cols {columns}; exec {} {bench}", env!("CARGO_BIN_EXE_farcall"));
         let output = Command::new("script")

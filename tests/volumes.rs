@@ -28,7 +28,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Returns the program's listing of a mount.
 fn listed(mount: &VolumeMount) -> Value {
-    let output = farcall().args(["--json", "mounts"]).output().unwrap();
+    let output = farcall().args(["--json", "mount", "list"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let dir = mount.dir.to_str().unwrap();
@@ -125,7 +125,7 @@ fn believes_a_survivor_that_the_command_line_names_once() {
     let refused = nodes.try_mount("refused").err().unwrap();
     assert!(refused.contains("1 of its 2 nodes answer") && refused.contains("--survivor"), "{refused}");
     let other = nodes.try_mount_with("other", &["--survivor", "127.0.0.1:1"]).err().unwrap();
-    assert!(other.contains("is none of the memory nodes"), "{other}");
+    assert!(other.contains("is not one of the memory nodes"), "{other}");
     let mount = nodes.mount_with("second", &["--survivor", &survivor]);
     assert!(fs::read(mount.dir.join("file")).unwrap() == [1; LEN]);
     // A later process of the mount must not trust data that others would not.

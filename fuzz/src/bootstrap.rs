@@ -2,7 +2,7 @@
 //! same outcome as for unsplit bytes, and an accepted message has the same meaning after it is encoded again.
 
 use farcall_link::bootstrap::{
-    Acceptor, BootstrapError, FRAME_BYTES_MAX, Hello, Initiator, Refusal, StreamAnswer, StreamEnd,
+    Acceptor, BootstrapError, FRAME_BYTES_MAX, Hello, Initiator, Refusal, StreamEnd, StreamReply,
     VersionRange, Welcome,
 };
 
@@ -37,7 +37,7 @@ fn welcome(bytes: &[u8], pace: usize) -> Result<Option<Welcome>, BootstrapError>
 }
 
 /// Returns the results of server and client of streams for such bytes.
-fn streams(bytes: &[u8], pace: usize) -> (Option<StreamEnd>, Option<StreamAnswer>) {
+fn streams(bytes: &[u8], pace: usize) -> (Option<StreamEnd>, Option<StreamReply>) {
     let (mut acceptor, mut initiator) = (Acceptor::new(VERSIONS), Initiator::new(VERSIONS));
     let asked = bytes.chunks(pace).map(|piece| acceptor.feed_open_stream(piece));
     let asked = asked.map_while(Result::ok).find_map(|(_, said)| said);
@@ -48,11 +48,11 @@ fn streams(bytes: &[u8], pace: usize) -> (Option<StreamEnd>, Option<StreamAnswer
 /// Passes the bytes to either side after the handshake.
 fn notices(bytes: &[u8]) {
     let (mut acceptor, mut rest) = (Acceptor::new(VERSIONS), bytes);
-    while let Ok((taken @ 1.., _)) = acceptor.feed_notice(rest) {
+    while let Ok((taken @ 1.., _)) = acceptor.feed_post_handshake(rest) {
         rest = &rest[taken..];
     }
     let (mut initiator, mut rest) = (Initiator::new(VERSIONS), bytes);
-    while let Ok((taken @ 1.., _)) = initiator.feed_later(rest) {
+    while let Ok((taken @ 1.., _)) = initiator.feed_post_handshake(rest) {
         rest = &rest[taken..];
     }
 }
@@ -96,13 +96,13 @@ pub fn run(input: &[u8]) {
     let (asked, opened) = streams(bytes, whole);
     assert_eq!((asked.clone(), opened.clone()), streams(bytes, pace));
     let told = match opened {
-        Some(StreamAnswer::Opened(end)) => Some(*end),
-        Some(StreamAnswer::OverChannel) => {
+        Some(StreamReply::Opened(end)) => Some(*end),
+        Some(StreamReply::OverChannel) => {
             // All following bytes belong to the stream: none of them may be consumed.
             let (answer, mut client) =
                 (Acceptor::new(VERSIONS).stream_over_channel(), Initiator::new(VERSIONS));
             let taken = client.feed_stream_opened(&[&answer, bytes].concat());
-            assert_eq!(taken, Ok((answer.len(), Some(StreamAnswer::OverChannel))));
+            assert_eq!(taken, Ok((answer.len(), Some(StreamReply::OverChannel))));
             None
         }
         None => None,
@@ -110,7 +110,7 @@ pub fn run(input: &[u8]) {
     if let Some(end) = asked.or(told) {
         let asked = streams(&Initiator::new(VERSIONS).open_stream(&end), pace).0;
         let opened = streams(&Acceptor::new(VERSIONS).stream_opened(&end), pace).1;
-        assert_eq!((asked, opened), (Some(end.clone()), Some(StreamAnswer::Opened(Box::new(end)))));
+        assert_eq!((asked, opened), (Some(end.clone()), Some(StreamReply::Opened(Box::new(end)))));
     }
 
     notices(bytes);

@@ -11,8 +11,8 @@ const LOCAL_COMM_ID: u32 = 1;
 /// Creates a connection in one of the states in which messages of the peer are handled.
 fn connection_in(kind: u8, first: Message) -> Option<Connection> {
     let reply = || {
-        let (qp, ca_guid, terms, ece) = Default::default();
-        Reply { qp, ca_guid, terms, ece, private_data: Vec::new() }
+        let (qp, ca_guid, params, ece) = Default::default();
+        Reply { qp, ca_guid, params, ece, private_data: Vec::new() }
     };
     match (first, kind % 4) {
         (Message::Req(request), 0) => Some(Connection::request(request).0),
@@ -49,11 +49,11 @@ pub fn run(input: &[u8]) {
         assert_eq!(Mad::decode(&mad.encode()).as_ref(), Ok(&mad));
         match &mut connection {
             None => {
-                let ids = CommunicationIds::asked(LOCAL_COMM_ID, &mad);
+                let ids = CommunicationIds::for_responder(LOCAL_COMM_ID, &mad);
                 connection = connection_in(kind, mad.message).map(|connection| (ids, connection));
             }
             Some((ids, connection)) => {
-                if !ids.admits(&mad) {
+                if !ids.matches(&mad) {
                     continue;
                 }
                 let step = connection.received(mad.message);

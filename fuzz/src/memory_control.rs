@@ -29,7 +29,7 @@ pub fn run(bytes: &[u8]) {
         slabs_per_lease_max: 2,
         pairs_max: 2,
         volumes_max: 1,
-        notes_bytes_max: 2 * PAGE_BYTES as u64,
+        metadata_bytes_max: 2 * PAGE_BYTES as u64,
     };
     let mut node = Node::new(nic.clone(), donated, 7);
     let lease = Asked::Lease { version: VERSION, name: "fuzz".into() };
@@ -57,7 +57,7 @@ pub fn run(bytes: &[u8]) {
             assert!(node.status(now).volumes.len() <= 1, "more volumes than are kept");
         } else {
             let _ = engine.next_call(now);
-            engine.answered(0, Ok(message.to_vec()), now);
+            engine.on_reply(0, Ok(message.to_vec()), now);
             engine.progress(now);
         }
     }

@@ -5,8 +5,8 @@
 use farcall_verbs::{Access, AhAttr, Mtu, QpAttr, QpType, RnrTimer, Wc, WcOpcode};
 use farcall_wire::codec::decode;
 use farcall_wire::{
-    Accessed, Adapter, AtomicEth, Event, Operation, Packet, Payload, Place, Psn, Qp, QpConfig, Refused,
-    Responded, Reth, SendRequest, Timer, Token, Work, dcqcn,
+    AccessDenied, AccessOutcome, Adapter, AtomicEth, Event, Operation, Packet, Payload, PlacementTarget, Psn,
+    Qp, QpConfig, Responded, Reth, SendRequest, Timer, Token, Work, dcqcn,
 };
 
 const MEMORY_BYTES: usize = 4096;
@@ -42,14 +42,14 @@ impl Device {
 }
 
 impl Adapter<usize, u32> for Device {
-    fn transmit(&mut self, packet: Packet, payload: Payload<'_, usize>) -> Result<(), Refused> {
+    fn transmit(&mut self, packet: Packet, payload: Payload<'_, usize>) -> Result<(), AccessDenied> {
         if let Payload::Region(from) = payload {
             assert!(from.len_bytes <= 256);
             if !Self::is_open(&from) {
-                return Err(Refused);
+                return Err(AccessDenied);
             }
         }
-        self.packets += usize::from(packet.operation.is_answer());
+        self.packets += usize::from(packet.operation.is_response());
         self.notifications += u64::from(packet.operation == Operation::CongestionNotification);
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Adapter<usize, u32> for Device {
         true
     }
 
-    fn scatter(&mut self, _: &usize, offset: u64, data: &[u8]) -> Result<(), Refused> {
+    fn scatter(&mut self, _: &usize, offset: u64, data: &[u8]) -> Result<(), AccessDenied> {
         assert!(offset + data.len() as u64 <= 800, "more than was asked for");
         Ok(())
     }
@@ -71,29 +71,29 @@ impl Adapter<usize, u32> for Device {
         Self::is_open(target)
     }
 
-    fn place(&mut self, _: Token, to: Place<'_, u32>, payload: &[u8]) -> Accessed {
+    fn place(&mut self, _: Token, to: PlacementTarget<'_, u32>, payload: &[u8]) -> AccessOutcome {
         match to {
-            Place::Receive(_, offset) => assert!(offset + payload.len() as u64 <= RECEIVE_BYTES),
-            Place::Datagram(_) => unreachable!("the pair is connected"),
-            Place::Region(target, offset) => {
+            PlacementTarget::Receive(_, offset) => assert!(offset + payload.len() as u64 <= RECEIVE_BYTES),
+            PlacementTarget::Datagram(_) => unreachable!("the pair is connected"),
+            PlacementTarget::Region(target, offset) => {
                 let addr = target.addr.wrapping_add(offset);
                 if !Self::is_open(&Reth { addr, len_bytes: payload.len() as u32, ..target }) {
-                    return Accessed::Refused;
+                    return AccessOutcome::Denied;
                 }
                 self.memory[addr as usize..][..payload.len()].copy_from_slice(payload);
             }
         }
-        Accessed::Done(())
+        AccessOutcome::Done(())
     }
 
-    fn prepare_read(&mut self, _: Token, target: &Reth) -> Accessed {
-        if Self::is_open(target) { Accessed::Done(()) } else { Accessed::Refused }
+    fn prepare_read(&mut self, _: Token, target: &Reth) -> AccessOutcome {
+        if Self::is_open(target) { AccessOutcome::Done(()) } else { AccessOutcome::Denied }
     }
 
-    fn atomic(&mut self, _: Token, target: &AtomicEth) -> Accessed<u64> {
+    fn atomic(&mut self, _: Token, target: &AtomicEth) -> AccessOutcome<u64> {
         assert!(Self::is_open(&Reth { addr: target.addr, rkey: target.rkey, len_bytes: 8 }));
         assert_eq!(target.addr % 8, 0);
-        Accessed::Done(0)
+        AccessOutcome::Done(0)
     }
 
     fn sent(&mut self, _: usize, _: Wc) {
@@ -164,7 +164,7 @@ pub fn run(input: &[u8]) {
             SendRequest { work, len_bytes: 800, imm_be: None, is_solicited: false, is_fenced: false };
         qp.post_send(request, at);
     }
-    qp.ring(&mut device);
+    qp.doorbell(&mut device);
     while qp.transmit(&mut device) {}
     while let Some((len, packet)) = rest.split_first_chunk::<2>() {
         let len = usize::from(u16::from_le_bytes(*len));

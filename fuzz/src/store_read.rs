@@ -2,5 +2,5 @@
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
-    farcall_kv::bypass::fuzz_look(bytes);
+    farcall_kv::bypass::fuzz_lookup(bytes);
 }

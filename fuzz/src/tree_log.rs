@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use farcall_files::{BLOCK_BYTES, Log, Notes, ROOT};
+use farcall_files::{BLOCK_BYTES, Log, LogStorage, ROOT};
 use rapidhash::v3::rapidhash_v3;
 use rustix::io::Errno;
 
@@ -15,8 +15,8 @@ const GENERATION: u64 = 1;
 /// A log storage that accepts no writes.
 struct Nowhere;
 
-impl Notes for Nowhere {
-    fn note(&self, _offset: u64, _bytes: &[u8]) -> Result<(), Errno> {
+impl LogStorage for Nowhere {
+    fn write(&self, _offset: u64, _bytes: &[u8]) -> Result<(), Errno> {
         Err(Errno::IO)
     }
 }

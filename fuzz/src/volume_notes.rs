@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use farcall_link::bootstrap::Secret;
 use farcall_link::{Entropy, Nic};
-use farcall_memory::wire::{Reply, Request as Asked};
+use farcall_memory::wire::{Reply, Request as NodeRequest};
 use farcall_memory::{
-    CallFailed, ClientConfig, Engine, IoError, Node, NodeConfig, PAGE_BYTES, Request, VolumeConfig, Work,
+    ClientConfig, Engine, IoError, Node, NodeCallError, NodeConfig, PAGE_BYTES, Request, VolumeConfig, Work,
 };
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Endpoint, Nanos};
@@ -17,7 +17,7 @@ use farcall_verbs::{Endpoint, Nanos};
 const PAGES: u64 = 4;
 const TERM: Duration = Duration::from_secs(1_000);
 const LONG: Duration = Duration::from_secs(3_000);
-const NOTES_BYTES: u64 = PAGE_BYTES as u64;
+const METADATA_BYTES: u64 = PAGE_BYTES as u64;
 const WRITTEN: [u8; 2 * PAGE_BYTES] = [7; 2 * PAGE_BYTES];
 
 thread_local! {
@@ -31,8 +31,8 @@ struct World {
 }
 
 impl World {
-    fn ask(&mut self, request: &Asked) -> Result<Reply, CallFailed> {
-        self.node.handle(&request.to_bytes(), self.now).map_err(CallFailed::Refused)
+    fn call_node(&mut self, request: &NodeRequest) -> Result<Reply, NodeCallError> {
+        self.node.handle(&request.to_bytes(), self.now).map_err(NodeCallError::Refused)
     }
 
     fn claim(&mut self, holder: u8) -> Option<Engine> {
@@ -49,7 +49,7 @@ impl World {
             ..ClientConfig::default()
         };
         let now = self.now;
-        Engine::claim(&nic, config, &volume(holder), |_, request| self.ask(request), || now)
+        Engine::claim(&nic, config, &volume(holder), |_, request| self.call_node(request), || now)
             .ok()
             .map(|(engine, _)| engine)
     }
@@ -59,11 +59,11 @@ impl World {
         for _ in 0..1_000_000 {
             self.now = self.now + Duration::from_micros(100);
             while let Some((_, bytes)) = engine.next_call(self.now) {
-                let answer = self.node.handle(&bytes, self.now).map(|reply| reply.to_bytes());
-                engine.answered(0, answer.map_err(CallFailed::Refused), self.now);
+                let reply = self.node.handle(&bytes, self.now).map(|reply| reply.to_bytes());
+                engine.on_reply(0, reply.map_err(NodeCallError::Refused), self.now);
             }
             engine.progress(self.now);
-            if let Some(ended) = engine.next_ended() {
+            if let Some(ended) = engine.next_completed() {
                 return ended.result;
             }
         }
@@ -77,7 +77,7 @@ impl World {
 }
 
 fn volume(holder: u8) -> VolumeConfig {
-    VolumeConfig::new("fuzz".into(), [3; 32], [holder; 16], NOTES_BYTES)
+    VolumeConfig::new("fuzz".into(), [3; 32], [holder; 16], METADATA_BYTES)
 }
 
 /// Runs one input.
@@ -106,27 +106,28 @@ pub fn run(bytes: &[u8]) {
 
 /// Overwrites metadata, as the holder of the lease may.
 fn damage(world: &mut World, bytes: &[u8]) {
-    let Ok(Reply::Looked { kept: Some(kept) }) =
-        world.ask(&Asked::Look { version: farcall_memory::wire::VERSION, volume: volume(3).to_ref() })
-    else {
+    let Ok(Reply::VolumeState { volume: Some(volume_state) }) = world.call_node(&NodeRequest::QueryVolume {
+        version: farcall_memory::wire::VERSION,
+        volume: volume(3).to_ref(),
+    }) else {
         panic!("the node keeps the volume")
     };
-    let claim = Asked::Claim {
+    let claim = NodeRequest::Claim {
         volume: volume(3).to_ref(),
         name: String::new(),
         holder: Secret([3; 16]),
-        epoch: kept.epoch + 1,
-        node: kept.node,
-        notes_bytes: kept.notes_bytes,
+        epoch: volume_state.epoch + 1,
+        node: volume_state.node,
+        metadata_bytes: volume_state.metadata_bytes,
     };
-    let Ok(Reply::Claimed { lease, .. }) = world.ask(&claim) else { panic!("it is claimed") };
+    let Ok(Reply::Claimed { lease, .. }) = world.call_node(&claim) else { panic!("it is claimed") };
     let mut rest = bytes;
     while let [low, high, len, more @ ..] = rest {
         let (bytes, after) = more.split_at((*len as usize).min(more.len()));
         rest = after;
         let offset = u64::from(u16::from_le_bytes([*low, *high]));
         // A write beyond the end is refused.
-        let _ = world.ask(&Asked::WriteNotes { lease, offset, bytes: bytes.to_vec() });
+        let _ = world.call_node(&NodeRequest::WriteMetadata { lease, offset, bytes: bytes.to_vec() });
     }
-    world.ask(&Asked::End { lease }).expect("it ends");
+    world.call_node(&NodeRequest::End { lease }).expect("it ends");
 }

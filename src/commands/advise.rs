@@ -1,6 +1,6 @@
 //! `farcall advise`: recommends a preset for calls with given parameters.
 
-use crate::commands::measuring::{self, PageArg, StageArgs};
+use crate::commands::bench_args::{self, HtmlArg, RepetitionArgs};
 use crate::commands::nic_args::NicArgs;
 use crate::commands::tune::ProfileArg;
 use crate::console::Console;
@@ -10,11 +10,11 @@ use farcall::rpc::tune::Peer;
 use farcall_bench::experiments::Job;
 use farcall_bench::experiments::advise::{self, AdvisePlan};
 
-/// Measure which preset suits calls of a certain shape here, and explain the choice.
+/// Measure which preset is fastest for given calls, and explain why.
 ///
-/// Starts an echo service of its own, pinned to one core, with the client pinned to another, and measures every preset
-/// that fits in short interleaved rounds. Says which is fastest and why, which comes second and by how much, what was
-/// left out, and what a client takes by itself. All connections are run by one client thread.
+/// Starts its own echo service on one core and the client on another, and measures every suitable preset in short
+/// interleaved rounds. Prints the fastest preset with the reasons, the difference to the second, the presets that are
+/// not suitable, and the preset that a client chooses by default. One client thread serves all connections.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("repetitions", |arg| arg.default_value("6")),
@@ -23,19 +23,19 @@ use farcall_bench::experiments::advise::{self, AdvisePlan};
                   farcall advise --process-us 3 --window 16 --json | jq '.tables[1].rows'"
 )]
 pub struct Advise {
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(8..=1_048_576))]
     request: u32,
-    /// Bytes of a result.
+    /// Length of a result in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=8_388_608))]
     response: u32,
-    /// Clients, each with its own connection.
+    /// Number of clients, each with its own connection.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
     clients: u32,
-    /// How long the server computes for each call, in microseconds.
+    /// Time in microseconds for which the server computes in each call.
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     process_us: u32,
-    /// Calls in flight of each client.
+    /// Number of outstanding calls of each client.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
     window: u32,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub struct Advise {
     #[command(flatten)]
     profile: ProfileArg,
     #[command(flatten)]
-    stage: StageArgs,
+    repeat: RepetitionArgs,
 }
 
 impl Advise {
@@ -57,11 +57,11 @@ impl Advise {
         let job =
             Job { request_bytes: self.request, response_bytes: self.response, process_us: self.process_us };
         let (clients, window) = (self.clients, self.window);
-        let plan = AdvisePlan { stage: self.stage.stage(0)?, chosen, profile, job, clients, window };
-        measuring::run_self_warning(console, &PageArg::default(), |progress| {
+        let plan = AdvisePlan { stage: self.repeat.env(0)?, chosen, profile, job, clients, window };
+        bench_args::run_self_warning(console, &HtmlArg::default(), |progress| {
             advise::run(&plan, progress).map_err(|error| {
                 Failure::because("cannot measure the presets", &*error)
-                    .remedy("see what is missing: farcall doctor")
+                    .remedy("find out what is missing: farcall doctor")
             })
         })
     }

@@ -3,11 +3,11 @@
 use clap::Args;
 use farcall_link::{BatchConfig, BatchSizing};
 
-/// Ways to send calls in batches.
+/// Sizes of batches.
 #[derive(Debug, Clone, Args)]
 pub struct BatchArgs {
-    /// Also measure calls that are sent in batches: of SIZE calls, or of as many as let 95 % of the calls take at most
-    /// US microseconds. May be given several times. Only windows that fill a batch are measured.
+    /// Also measure calls in batches of SIZE calls, or of the largest size with which 95 % of the calls take at most US
+    /// microseconds. May be given several times. Only windows that fill a batch are measured.
     #[arg(long, value_name = "SIZE|auto:US", value_parser = batch_sizing)]
     batch: Vec<BatchSizing>,
 }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_is_a_size_or_a_latency() {
+    fn parses_a_size_or_a_latency() {
         assert_eq!(batch_sizing("16"), Ok(BatchSizing::Fixed(16)));
         assert_eq!(
             batch_sizing("auto:20"),

@@ -14,7 +14,7 @@ pub type Named = (&'static str, &'static str);
 /// Returns the presets of calls and the automatic choice.
 pub fn call_presets() -> impl Iterator<Item = Named> {
     let auto =
-        (AUTO, "What clients take by themselves: by rules, from the profile of farcall tune if there is one");
+        (AUTO, "The preset that clients choose by rules, from the profile of farcall tune if there is one");
     PRESETS.iter().map(|preset| (preset.name, preset.summary)).chain([auto])
 }
 
@@ -29,7 +29,7 @@ pub fn one_preset() -> PossibleValuesParser {
 
 /// Returns a parser for one of `presets` or all of them, for `--preset`.
 pub fn presets_or_all(presets: impl Iterator<Item = Named>) -> PossibleValuesParser {
-    values(presets.chain([(ALL, "All of them")]))
+    values(presets.chain([(ALL, "All presets")]))
 }
 
 /// Returns the presets whose names are in `named`, in the order of `presets`; those that satisfy `usual` if none is
@@ -46,20 +46,20 @@ pub fn chosen_presets(
     presets.map(|(name, _)| name).filter(|name| is_wanted(name)).collect()
 }
 
-/// Windows, connections, clients, rate.
+/// Window, connections, clients and rate of a load.
 #[derive(Debug, Clone, Args)]
 pub struct CallArgs {
-    /// Outstanding operations on each connection. May be given several times; by default 1 and 16.
+    /// Number of outstanding operations on each connection. May be given several times [default: 1 and 16].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     window: Vec<u32>,
-    /// Connections of each client, all run by one thread.
+    /// Number of connections of each client, which has one thread.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub connections: u32,
-    /// Client processes, each on a core in turn.
+    /// Number of client processes, which are distributed over the cores.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub clients: u32,
-    /// Operations that all clients together begin per second, at fixed intervals (open loop). Latencies then count from
-    /// the intended times, also for operations that a stalled service delayed. By default an operation begins when
+    /// Number of operations per second that all clients together begin, at fixed intervals (open loop). Latencies are
+    /// measured from the intended start, including delays by a stalled service. By default an operation begins when
     /// another has completed.
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub rate: Option<u32>,
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_are_named_each_once_or_all_or_left_out() {
+    fn selects_each_named_preset_once() {
         assert_eq!(presets_of(&["send-send", "fetch", "fetch"]), ["fetch", "send-send"]);
         assert_eq!(presets_of(&["fetch", ALL]).len(), PRESETS.len());
         assert_eq!(presets_of(&["auto", ALL]).len(), PRESETS.len() + 1);

@@ -19,30 +19,28 @@ use std::time::Duration;
 /// Interval between two checks of the program.
 const WATCH: Duration = Duration::from_millis(20);
 
-/// Run a program and record what goes through the software RNIC, as pcapng for Wireshark and tshark.
+/// Run a program and record its traffic on the software RNIC for Wireshark.
 ///
-/// It works for farcall's own commands and, with farcall verbs run behind it, for any RDMA program. Packets of RoCEv2 are
-/// recorded as each process sent and received them. What goes between processes of this host by shared memory is no
-/// packet: it is recorded as the packets that RoCEv2 would carry it in, by the process that posts the request, under
-/// an interface that says "synthesised from shared memory, not a network". Devices of the system's libibverbs are not
-/// recorded.
+/// Works for commands of farcall and, together with farcall verbs run, for any RDMA program. RoCEv2 packets are recorded
+/// as each process sends and receives them. Messages through shared memory are not packets: the process that posts the
+/// request records them as the RoCEv2 packets that would carry them, under an interface with the description "synthesised
+/// from shared memory, not a network". Devices of the libibverbs of the system are not recorded.
 ///
-/// The file holds the payload of all messages: it is made readable by you alone, and is yours to keep so.
-///
-/// All processes that the program starts are recorded; FILE is made when the program itself has ended. Its exit code is
-/// the program's. Programs with the set-user-ID bit are not recorded.
+/// FILE contains the payload of all messages, and is readable by its owner only. It is written when the program exits, in
+/// the format pcapng, and includes all processes that the program started. The exit code is that of the program. Programs
+/// with the set-user-ID bit are not recorded.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall capture -o calls.pcapng -- farcall rpc bench --duration-ms 5\n  \
+    after_help = "Examples:\n  farcall capture -o calls.pcapng -- farcall bench rpc --duration-ms 5\n  \
                   farcall capture -o pingpong.pcapng -- farcall verbs run -- ./both_ends.sh\n  \
                   farcall capture -o heads.pcapng --snaplen 128 -- farcall rpc serve\n  \
                   tshark -r pingpong.pcapng -Y 'infiniband.bth.opcode == 4'"
 )]
 pub struct Capture {
-    /// The file; one that exists is replaced.
+    /// The file. An existing file is replaced.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// How many bytes of each packet are kept, headers included; by default all.
+    /// Number of bytes of each packet that are recorded, including headers [default: all].
     #[arg(long, value_name = "BYTES", default_value_t = SNAPLEN_BYTES, hide_default_value = true,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(SNAPLEN_BYTES)))]
     snaplen: u32,
@@ -60,15 +58,15 @@ impl Capture {
         let output = std::path::absolute(&self.output)
             .and_then(|path| require_replaceable(&path).map(|()| path))
             .map_err(|error| self.fail("cannot write the capture", &error))?;
-        let parts = Parts::beside(&output)
-            .map_err(|error| self.fail("cannot make a folder for the capture beside it", &error))?;
+        let parts = Parts::create_next_to(&output)
+            .map_err(|error| self.fail("cannot create a directory next to the capture", &error))?;
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(Failure::new("no program to run").exit(Exit::Usage));
         };
         let signals = Signals::watch()?;
         let status = Command::new(program)
             .args(arguments)
-            .env(VARIABLE, &parts.folder)
+            .env(VARIABLE, &parts.directory)
             .env(SNAPLEN_VARIABLE, self.snaplen.to_string())
             .spawn()
             .and_then(|child| signals.wait_for(child))
@@ -76,12 +74,12 @@ impl Capture {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let comment = format!("Captured by farcall: {}", words.join(" "));
         let merged = parts.merge_into(&output, &comment).map_err(|error| {
-            let kept = parts.folder.display().to_string();
+            let kept = parts.directory.display().to_string();
             parts.keep();
-            let remedy = format!("free some space; what the processes recorded is in {kept}, for mergecap");
+            let remedy = format!("free disk space; the records of the processes are in {kept}, for mergecap");
             self.fail("cannot write the capture", &error).remedy(remedy)
         })?;
-        self.tell(console, &merged);
+        self.print_summary(console, &merged);
         drop(parts);
         // The exit code of the program, which may have any value.
         std::process::exit(status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1))
@@ -92,25 +90,25 @@ impl Capture {
     }
 
     /// Prints a summary of the capture on standard error, because standard output belongs to the program.
-    fn tell(&self, console: Console, merged: &Merged) {
+    fn print_summary(&self, console: Console, merged: &Merged) {
         let Merged { processes, packets, dropped, left_out } = *merged;
         let file = self.output.display();
         if console.is_json() {
-            let told = serde_json::json!({ "capture": {
+            let summary = serde_json::json!({ "capture": {
                 "file": file.to_string(), "processes": processes, "packets": packets, "dropped": dropped,
                 "processes_left_out": left_out,
             }});
-            eprintln!("{told}");
+            eprintln!("{summary}");
             return;
         }
         eprintln!("capture: {packets} packets of {processes} processes, {dropped} dropped, in {file}");
         if processes == 0 {
             eprintln!(
-                "capture: no process of the program has opened the software RNIC (farcall verbs run gives it one)"
+                "capture: no process of the program has opened the software RNIC; use farcall verbs run for RDMA programs"
             );
         }
         if left_out > 0 {
-            eprintln!("capture: {left_out} processes are left out: a capture holds {PARTS_MAX}");
+            eprintln!("capture: {left_out} processes are omitted; a capture contains at most {PARTS_MAX}");
         }
     }
 }
@@ -122,12 +120,12 @@ fn require_replaceable(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(found) if found.is_file() => Ok(()),
-        Ok(_) => Err(io::Error::other("it is no file, but a link, a device, a pipe or a folder")),
+        Ok(_) => Err(io::Error::other("it is a link, a device, a pipe or a directory; expected a file")),
     }
 }
 
 /// Returns a hidden path in the directory of `path`, derived from its name.
-fn hidden_beside(path: &Path, ending: &str) -> PathBuf {
+fn hidden_sibling(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}{ending}", std::process::id()));
@@ -136,16 +134,16 @@ fn hidden_beside(path: &Path, ending: &str) -> PathBuf {
 
 /// The directory to which the processes write their files; removed at the end.
 struct Parts {
-    folder: PathBuf,
+    directory: PathBuf,
     is_kept: std::cell::Cell<bool>,
 }
 
 impl Parts {
     /// Creates the directory next to the capture file, where there is disk space for it.
-    fn beside(output: &Path) -> io::Result<Self> {
-        let folder = hidden_beside(output, ".parts");
-        DirBuilder::new().mode(0o700).create(&folder)?;
-        Ok(Self { folder, is_kept: false.into() })
+    fn create_next_to(output: &Path) -> io::Result<Self> {
+        let directory = hidden_sibling(output, ".parts");
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        Ok(Self { directory, is_kept: false.into() })
     }
 
     fn keep(&self) {
@@ -154,12 +152,12 @@ impl Parts {
 
     /// Merges the files of the processes into one, and moves it to `output` atomically.
     fn merge_into(&self, output: &Path, comment: &str) -> io::Result<Merged> {
-        let files: Vec<PathBuf> = fs::read_dir(&self.folder)?
+        let files: Vec<PathBuf> = fs::read_dir(&self.directory)?
             .map(|entry| entry.map(|entry| entry.path()))
             .collect::<io::Result<_>>()?;
         // All files that are merged are open at the same time.
         farcall_shm::raise_descriptor_limit();
-        let fresh = hidden_beside(output, "");
+        let fresh = hidden_sibling(output, "");
         let written = (|| {
             let file = File::options().write(true).create_new(true).mode(0o600).open(&fresh)?;
             let merged = merge(&files, comment, &mut BufWriter::with_capacity(1 << 20, file))?;
@@ -177,7 +175,7 @@ impl Drop for Parts {
     fn drop(&mut self) {
         if !self.is_kept.get() {
             // The directory is hidden and no longer used, so a failure to remove it is ignored.
-            let _ = fs::remove_dir_all(&self.folder);
+            let _ = fs::remove_dir_all(&self.directory);
         }
     }
 }
@@ -221,17 +219,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_file_is_replaced() {
-        let folder = std::env::temp_dir().join(format!("farcall-capture-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let (file, link) = (folder.join("file"), folder.join("link"));
+    fn replaces_regular_files_only() {
+        let directory = std::env::temp_dir().join(format!("farcall-capture-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let (file, link) = (directory.join("file"), directory.join("link"));
         assert!(require_replaceable(&file).is_ok(), "nothing is there");
         fs::write(&file, "old").unwrap();
         assert!(require_replaceable(&file).is_ok());
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        for no_file in [&link, Path::new("/dev/null"), &folder] {
-            assert!(require_replaceable(no_file).is_err(), "{}", no_file.display());
+        for other in [&link, Path::new("/dev/null"), &directory] {
+            assert!(require_replaceable(other).is_err(), "{}", other.display());
         }
-        fs::remove_dir_all(&folder).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
     }
 }

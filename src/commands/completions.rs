@@ -6,7 +6,7 @@ use crate::failure::{Exit, Failure};
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-/// Print a shell's completions of this program.
+/// Print the completions of this program for a shell.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall completions bash > ~/.local/share/bash-completion/completions/farcall\n  \

@@ -3,11 +3,11 @@
 use clap::Args;
 use std::path::PathBuf;
 
-/// Where more options are.
+/// File with further options.
 #[derive(Debug, Args)]
 pub struct ConfigArg {
-    /// Take options from this file, too: TOML, each key the long name of an option, such as memory-mib = 1024. What the
-    /// command line says wins. SIGHUP has the file read again: its log filter takes effect at once.
+    /// TOML file with further options. Each key is the long name of an option, such as memory-mib = 1024. The command line
+    /// has precedence. SIGHUP reads the file again; a new log filter takes effect at once.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

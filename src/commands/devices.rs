@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// List RDMA devices with their ports and capabilities.
 ///
-/// The devices of the system's libibverbs are listed where there are any; a device that cannot be opened is listed with
-/// the reason.
+/// Devices of the libibverbs of the system are listed if there are any. For a device that cannot be opened, the reason is
+/// shown.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall devices\n  farcall devices --json | jq '.devices[].ports[].gids[].gid'"
@@ -37,11 +37,11 @@ impl Devices {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let mut listing = Listing::default();
         listing.add_devices_of(&SoftNic::new());
-        listing.text.push_str(&format!("  {}\n", SoftNic::ways()));
+        listing.text.push_str(&format!("  {}\n", SoftNic::transports()));
         if !survey::kernel_devices().is_empty() {
             listing.add_devices_of(&Ibv::new());
         }
-        console.say(&listing.text.trim_end(), &json!({ "devices": listing.devices }))?;
+        console.print(&listing.text.trim_end(), &json!({ "devices": listing.devices }))?;
         Ok(Exit::Success)
     }
 }

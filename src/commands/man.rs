@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall man ~/.local/share/man/man1 && man farcall-kv-serve")]
 pub struct Man {
-    /// The folder; made if it is not there.
+    /// The directory. Created if it does not exist.
     dir: PathBuf,
 }
 
@@ -27,8 +27,10 @@ impl Man {
             .map_err(|error| {
                 Failure::because("cannot write the manual pages", &error).at(self.dir.display())
             })?;
-        console
-            .say(&format!("wrote the manual pages to {}", self.dir.display()), &json!({ "dir": self.dir }))?;
+        console.print(
+            &format!("wrote the manual pages to {}", self.dir.display()),
+            &json!({ "dir": self.dir }),
+        )?;
         Ok(Exit::Success)
     }
 }

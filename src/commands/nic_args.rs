@@ -1,4 +1,4 @@
-//! The options that say which provider, device and GID to use.
+//! The options that select provider, device and GID.
 
 use crate::failure::Failure;
 use clap::Args;
@@ -9,17 +9,17 @@ fn wishes() -> impl TypedValueParser<Value = Wish> {
     PossibleValuesParser::new(Wish::ALL.map(Wish::name)).try_map(|text| text.parse::<Wish>())
 }
 
-/// Which verbs to use.
+/// Selection of the provider of verbs.
 #[derive(Debug, Clone, Args)]
 pub struct NicArgs {
-    /// Provider of verbs: softnic is the software RNIC, ibv the system's libibverbs, for any RNIC. By default a server
-    /// takes softnic, and a client the provider of its server.
+    /// Provider of verbs: softnic is the software RNIC, ibv the libibverbs of the system, for any RNIC. With auto, a server
+    /// uses softnic, and a client uses the provider of its server.
     #[arg(long, default_value_t = Wish::Auto, value_parser = wishes(), help_heading = "Provider")]
     provider: Wish,
-    /// The RDMA device (means --provider ibv); by default the first with an active port.
+    /// RDMA device (implies --provider ibv) [default: the first with an active port].
     #[arg(long, value_name = "NAME", help_heading = "Provider")]
     device: Option<String>,
-    /// The entry of its GID table to be reached under (means --provider ibv); by default the best, see farcall devices.
+    /// Entry of the GID table of the device (implies --provider ibv) [default: the one that farcall devices shows].
     #[arg(long, value_name = "INDEX", help_heading = "Provider")]
     gid_index: Option<u32>,
 }
@@ -40,7 +40,7 @@ impl NicArgs {
     }
 
     /// Returns whether any of the options was given.
-    pub fn is_said(&self) -> bool {
+    pub fn is_given(&self) -> bool {
         self.provider != Wish::Auto || self.device.is_some() || self.gid_index.is_some()
     }
 
@@ -50,9 +50,9 @@ impl NicArgs {
     /// If the requested provider cannot be used.
     pub fn choose(&self) -> Result<Chosen, Failure> {
         self.selection().choose().map_err(|error| {
-            Failure::because("cannot use the provider asked for", &error)
+            Failure::because("cannot use the requested provider", &error)
                 .at(self.device.clone().unwrap_or_else(|| self.provider.to_string()))
-                .remedy("see what there is and what is missing: farcall doctor")
+                .remedy("list devices and problems: farcall doctor")
         })
     }
 }

@@ -27,14 +27,14 @@ impl VolumeArgs {
     ///
     /// # Errors
     /// If the file does not exist, others can read it, or it is not a key.
-    pub fn read(&self, holder: [u8; 16], notes_bytes: u64) -> Result<VolumeConfig, Failure> {
+    pub fn read(&self, holder: [u8; 16], metadata_bytes: u64) -> Result<VolumeConfig, Failure> {
         let key = read_key(&self.volume_key).map_err(|error| {
             Failure::because("cannot read the key of the volume", &error)
                 .at(self.volume_key.display())
-                .remedy("name the file that the volume was made with; it must be yours alone: chmod 600")
+                .remedy("name the key with which the volume was created; only its owner may have access: chmod 600")
                 .exit(Exit::Usage)
         })?;
-        Ok(VolumeConfig::new(self.volume.clone(), key, holder, notes_bytes))
+        Ok(VolumeConfig::new(self.volume.clone(), key, holder, metadata_bytes))
     }
 
     /// Creates a key if there is none. Returns whether it did.
@@ -43,7 +43,7 @@ impl VolumeArgs {
     /// If it cannot be written.
     pub fn make_key(&self) -> Result<bool, Failure> {
         make_key(&self.volume_key).map_err(|error| {
-            Failure::because("cannot make a key for the volume", &error).at(self.volume_key.display())
+            Failure::because("cannot create a key for the volume", &error).at(self.volume_key.display())
         })
     }
 }
@@ -54,7 +54,7 @@ fn read_key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
     let mut file = File::options().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other("others can read it, or own it"));
+        return Err(io::Error::other("other users own it or can read it"));
     }
     if !metadata.is_file() || metadata.len() != KEY_BYTES as u64 {
         return Err(io::Error::other(format!("it has {} bytes; a key has {KEY_BYTES}", metadata.len())));
@@ -82,7 +82,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_key_is_made_once_and_must_be_its_owners_alone() {
+    fn creates_a_key_once_and_requires_private_access() {
         let dir = std::env::temp_dir().join(format!("farcall-key-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let path = dir.join("key");
@@ -92,7 +92,7 @@ mod tests {
         assert!(!make_key(&path).unwrap());
         assert!(read_key(&path).unwrap() == key && key != [0; KEY_BYTES]);
         set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        assert!(read_key(&path).unwrap_err().to_string().contains("others can read it"));
+        assert!(read_key(&path).unwrap_err().to_string().contains("other users own it or can read it"));
         set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         write(&path, "short").unwrap();
         assert!(read_key(&path).unwrap_err().to_string().contains("it has 5 bytes"));

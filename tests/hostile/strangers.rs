@@ -78,7 +78,7 @@ impl Drop for SetUid {
 fn a_set_uid_program_takes_nothing_from_its_environment() {
     let program = SetUid::new();
     let mut run = stranger(&program.0);
-    run.args(["perf", "write", "--size", "64", "--repetitions", "1", "--duration-ms", "5"]);
+    run.args(["bench", "verbs", "write", "--size", "64", "--repetitions", "1", "--duration-ms", "5"]);
     let output =
         run.env("FARCALL_SOCKET_DIR", "/nonexistent").env("FARCALL_GROUP", "nogroup").output().unwrap();
     assert!(output.status.success(), "the variables of a stranger were believed: {output:?}");

@@ -333,11 +333,11 @@ fn reopens_the_log_after_a_hang_up_and_keeps_serving() {
     folder.write("kv.toml", "rpc = '127.0.0.1:0'\nlog = 'info'\nmemory-mib = 128\n");
     let mut log = BufReader::new(server.child.stderr.take().unwrap());
     let mut said = String::new();
-    while !said.contains("read ") {
+    while !said.contains("reloaded ") {
         server.signal(rustix::process::Signal::HUP);
         said.clear();
         log.read_line(&mut said).unwrap();
-        if said.contains("to take effect when the service starts again") {
+        if said.contains("effective after a restart of the service") {
             assert!(said.contains("memory-mib"), "{said}");
         }
     }
@@ -349,7 +349,7 @@ fn reopens_the_log_after_a_hang_up_and_keeps_serving() {
     }
     folder.write("kv.toml", "log = 'loud'");
     server.signal(rustix::process::Signal::HUP);
-    while !said.contains("stays as it was") {
+    while !said.contains("is unchanged") {
         said.clear();
         assert!(log.read_line(&mut said).unwrap() > 0, "the log ended");
     }
@@ -470,7 +470,7 @@ fn what_would_surprise_silently_is_said_or_works() {
     let user = rustix::process::geteuid().as_raw().to_string();
     refused(
         &["conform", "--sides", "users", "--other-user", &user],
-        &format!("both ends would be of user {user}"),
+        &format!("both ends would have user {user}"),
     );
 
     // Every selected case has a result.

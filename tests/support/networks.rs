@@ -11,6 +11,6 @@ pub fn between_networks(script: &str, faults: &str) -> Output {
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/.ci/networks"));
     command.args(["bash", "-c", script, env!("CARGO_BIN_EXE_farcall")]);
     // Both ends share the user's directory, and would otherwise use shared memory.
-    command.env("FARCALL_WAY", "net").env("FARCALL_WIRE_FAULTS", faults);
+    command.env("FARCALL_TRANSPORT", "roce").env("FARCALL_WIRE_FAULTS", faults);
     command.output().unwrap()
 }

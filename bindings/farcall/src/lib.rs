@@ -170,8 +170,8 @@ pub mod verbs;
 #[cfg(feature = "stats")]
 pub mod stats {
     pub use farcall_stats::{
-        BlockReport, FlightRecord, Histogram, PairWay, Report, StatsError, Why, prometheus, read_all,
-        read_pid,
+        BlockReport, FlightRecord, Histogram, PathReason, QpTransport, Report, StatsError, prometheus,
+        read_all, read_pid,
     };
 }
 

@@ -7,10 +7,10 @@
 //! - [`wire`] and [`call_node`] are for tools that manage nodes.
 
 pub use farcall_memory::{
-    CallFailed, ClientConfig, Counts, DonorStatus, IoError, LinkStatus, MemoryServer, NodeConfig, OpenError,
-    PAGE_BYTES, RemoteMemory, ServeError, SpaceStatus, Takeover, VolumeConfig, call_node, wire,
+    ClientConfig, Counts, IoError, LinkStatus, MemoryNodeStatus, MemoryServer, NodeCallError, NodeConfig,
+    OpenError, PAGE_BYTES, RemoteMemory, ServeError, SpaceStatus, Takeover, VolumeConfig, call_node, wire,
 };
 pub use farcall_region::{
-    BareFaults, FaultTimes, Handle, Preflight, RegionConfig, RegionCounts, RegionError, RegionStatus,
+    FaultTimes, Handle, LocalFaultBaseline, Preflight, RegionConfig, RegionCounts, RegionError, RegionStatus,
     RemoteRegion, SnapshotError,
 };

@@ -18,7 +18,7 @@
 #[cfg(feature = "service")]
 pub use farcall_rpc::service;
 #[cfg(feature = "tokio")]
-pub use farcall_rpc::{Addresses, AsyncClient, AsyncHandler, AsyncServers, OwnedCall, Retry, Spread};
+pub use farcall_rpc::{Addresses, AsyncClient, AsyncHandler, AsyncServers, LoadBalancing, OwnedCall, Retry};
 pub use farcall_rpc::{
     Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions, Completion, ConnectError, Counters,
     Deferred, Dispatcher, DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, PerCall, Reply,
@@ -37,7 +37,7 @@ pub mod tune {
 }
 
 /// Wait strategy of a thread, for [`ServerBuilder::waiting`] and [`ClientOptions::wait_by`].
-pub use farcall_link::Waiting;
+pub use farcall_link::WaitStrategy;
 
 /// Configuration of batches, for [`ClientOptions::batch`].
 pub use farcall_link::{BatchConfig, BatchSizing};

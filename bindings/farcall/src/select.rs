@@ -120,8 +120,8 @@ impl Selection {
         // Checked here, because with a group that does not exist each peer of another user would be refused later.
         farcall_softnic::configured_group()?;
         let explanation = match self.wish {
-            Wish::Softnic => format!("softnic, as asked for: {}", SoftNic::ways()),
-            _ => format!("softnic: {}; {}", SoftNic::ways(), rnic_note()),
+            Wish::Softnic => format!("softnic, as asked for: {}", SoftNic::transports()),
+            _ => format!("softnic: {}; {}", SoftNic::transports(), rnic_note()),
         };
         Ok(Chosen { provider: Box::new(SoftNic::new()), selection: Self::softnic(), explanation })
     }

@@ -2,6 +2,6 @@
 //! byte.
 
 pub use farcall_sim::{
-    Config, Faults, Host, HostClock, Limits, Listener, NodeId, Params, Pipe, Purpose, Record, Stream, TaskId,
-    Waiting, What, World,
+    Config, Faults, Host, HostClock, Limits, Listener, NodeId, Params, Pipe, Purpose, Record, RecordKind,
+    Stream, TaskId, WaitStrategy, World,
 };

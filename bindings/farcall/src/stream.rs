@@ -8,8 +8,8 @@
 //!   ([`Stream::fill`]) and allows messages to be composed in the send buffer ([`Stream::write_with`]).
 
 pub use farcall_stream::{
-    Asked, Broken, Counters, OpenError, Space, Stream, StreamConfig, StreamError, StreamListener,
-    StreamOptions, StreamPath, StreamSocket,
+    AcceptCounts, Broken, Counters, OpenError, Stream, StreamConfig, StreamError, StreamListener,
+    StreamOptions, StreamPath, StreamSocket, WriteBuffer,
 };
 #[cfg(feature = "tokio")]
 pub use farcall_stream::{AsyncStream, AsyncStreamListener};
@@ -19,4 +19,4 @@ pub use farcall_stream::{AsyncStream, AsyncStreamListener};
 pub use farcall_link::Nic;
 
 /// Wait strategy of a call, for [`StreamOptions::waiting`].
-pub use farcall_link::Waiting;
+pub use farcall_link::WaitStrategy;

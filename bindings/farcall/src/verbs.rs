@@ -10,7 +10,7 @@ pub mod owned;
 pub use farcall_verbs::{
     Access, AddressHandle, AhAttr, AsyncEvent, AsyncEventKind, AtomicTarget, Clock, CompChannel, Context,
     CqInitAttr, Device, DeviceAttr, Endpoint, Error, Gid, GidChoice, GidEntry, GidScope, GidType, LinkLayer,
-    MonotonicClock, Mtu, Nanos, Next, Notify, OpCaps, PortAttr, PortChoice, PortState, PostError,
+    MonotonicClock, Mtu, Nanos, Notify, OpCaps, PortAttr, PortChoice, PortState, PostError, Progress,
     ProtectionDomain, Provider, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawCq, RawMr, RawQp, RawSrq,
     RdmaTarget, RecvWr, Result, Revoked, RnrTimer, SendFlags, SendWr, Sge, SrqAttr, SrqCap, SrqInUse,
     SrqInitAttr, UdTarget, VirtualClock, WaitSet, Wc, WcFlags, WcOpcode, WcStatus, WrOpcode, WrTarget,

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farcall::SoftNic;
-use farcall::rpc::{Call, Client, ClientOptions, HandlerError, Reply, Server, Waiting};
+use farcall::rpc::{Call, Client, ClientOptions, HandlerError, Reply, Server, WaitStrategy};
 use serde::{Deserialize, Serialize};
 
 /// Counts the allocations of both ends, which are in this process.
@@ -71,12 +71,12 @@ const OTHERS_MAX: u64 = 10;
 /// One test, because a process has one counter.
 #[test]
 fn a_call_with_types_allocates_what_its_values_own() {
-    allocate_what_values_own(Waiting::Adaptive { max_retry: 2_000 });
+    allocate_what_values_own(WaitStrategy::Adaptive { max_retry: 2_000 });
     // Ends that sleep for each message, as all do while threads compete for the processors.
-    allocate_what_values_own(Waiting::EventBatch);
+    allocate_what_values_own(WaitStrategy::EventBatch);
 }
 
-fn allocate_what_values_own(waiting: Waiting) {
+fn allocate_what_values_own(waiting: WaitStrategy) {
     let echo = |_| {
         |call: &Call<'_>, reply: &mut Reply<'_>| -> Result<(), HandlerError> {
             reply.extend_from_slice(&call.payload()[..8]);

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use farcall_verbs as verbs;
 use farcall_verbs::{AddressHandle, Wc, WcFlags};
 
-use crate::symbols::{export, not_offered};
+use crate::symbols::{export, unsupported};
 use crate::{attributes, context, errno, live, memory};
 use farcall_layout::{Ah, AhAttr, Context, Pd};
 
@@ -79,7 +79,7 @@ export! {
         ) -> c_int {
             // SAFETY: contract of `ibv_init_ah_from_wc` (man page): the objects are valid, and `grh` has 40 bytes if
             // `wc` indicates a GRH.
-            errno::answer(unsafe {
+            errno::to_return_value(unsafe {
                 path_back(context::object(context), port_num, &*wc, grh).map(|filled| attr.write(filled))
             })
         }
@@ -127,6 +127,6 @@ export! {
 }
 
 // Multicast.
-not_offered! {
+unsupported! {
     "IBVERBS_1.1" { Number: ibv_attach_mcast ibv_detach_mcast; }
 }

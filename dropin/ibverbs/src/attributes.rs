@@ -64,6 +64,7 @@ pub fn path_to_c(path: &verbs::AhAttr, is_global: bool) -> AhAttr {
 pub struct Limits {
     /// Maximum number of outstanding READs and atomics of a queue pair.
     pub max_rd_atomic: u8,
+    pub max_cqe: c_int,
     pub gid_tbl_len: u32,
 }
 

@@ -96,7 +96,7 @@ export! {
             loop {
                 let id = match channel.next() {
                     Ok(id) => id,
-                    Err(number) => return errno::answer(Err(number)),
+                    Err(number) => return errno::to_return_value(Err(number)),
                 };
                 // The event may belong to a queue that was destroyed in the meantime.
                 if let Some(found) = registry.cqs.hand_out(id, |cq| &cq.events) {

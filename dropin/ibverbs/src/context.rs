@@ -13,8 +13,8 @@ use crate::attributes::Limits;
 use crate::device::{DeviceObject, copy_text};
 use crate::errno;
 use crate::registry::Registry;
-use crate::symbols::{export, not_offered};
-use crate::{channel, cq, cq_ex, qp, qp_ex, srq, traced};
+use crate::symbols::{export, unsupported};
+use crate::{channel, cq, cq_ex, live, qp, qp_ex, srq, traced};
 use farcall_layout::{
     ABSENT, Context, ContextOps, Device, DeviceAttr, DeviceAttrEx, EXTENDED, GidEntry, PortAttr, Values,
     VerbsContext,
@@ -49,8 +49,10 @@ pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
             return errno::null(errno::number(&error));
         }
     };
+    let attr = provider.query_device().ok();
     let limits = Limits {
-        max_rd_atomic: provider.query_device().map_or(0, |attr| attr.max_qp_rd_atom),
+        max_rd_atomic: attr.as_ref().map_or(0, |attr| attr.max_qp_rd_atom),
+        max_cqe: attr.map_or(0, |attr| c_int::try_from(attr.max_cqe).unwrap_or(c_int::MAX)),
         gid_tbl_len: provider.query_port(1).map_or(0, |port| port.gid_tbl_len),
     };
     let Ok(command) = eventfd(0, EventfdFlags::CLOEXEC) else { return errno::null(libc::EMFILE) };
@@ -70,7 +72,11 @@ pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
         limits,
     });
     // SAFETY: the address of a field of the box that was just leaked; `ibv_close_device` frees it.
-    unsafe { ptr::addr_of_mut!((*Box::into_raw(made)).verbs.context) }
+    unsafe {
+        let context = ptr::addr_of_mut!((*Box::into_raw(made)).verbs.context);
+        live::CONTEXTS.insert(context);
+        context
+    }
 }
 
 fn tables(device: *mut Device, cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
@@ -253,8 +259,11 @@ export! {
     "IBVERBS_1.1" {
         /// `man ibv_close_device`.
         fn ibv_close_device(context: *mut Context) -> c_int {
-            // SAFETY: `open` made it with `Box::into_raw`. Contract of `ibv_close_device` (man page): it is not used
-            // after the call.
+            if let Err(number) = live::CONTEXTS.remove(context) {
+                return errno::to_return_value(Err(number));
+            }
+            // SAFETY: `open` made it with `Box::into_raw`, and `remove` succeeds only once. Contract of
+            // `ibv_close_device` (man page): it is not used after the call.
             drop(unsafe {
                 Box::from_raw(context.byte_sub(offset_of!(VerbsContext, context)).cast::<ContextObject>())
             });
@@ -278,13 +287,13 @@ export! {
             // SAFETY: contract of `ibv_query_gid` (man page): `context` is open.
             let found = unsafe { object(context) }.provider.query_gid(port_num, index as u32);
             // SAFETY: contract of `ibv_query_gid` (man page): `gid` is valid.
-            errno::answer(found.map(|found| unsafe { gid.write(found.0) }).map_err(|error| errno::number(&error)))
+            errno::to_return_value(found.map(|found| unsafe { gid.write(found.0) }).map_err(|error| errno::number(&error)))
         }
 
         /// `man ibv_query_pkey`: the only table entry is the default partition.
         fn ibv_query_pkey(_context: *mut Context, port_num: u8, index: c_int, pkey_be: *mut u16) -> c_int {
             if port_num != 1 || index != 0 {
-                return errno::answer(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, index {index}"))));
+                return errno::to_return_value(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, index {index}"))));
             }
             // SAFETY: contract of `ibv_query_pkey` (man page): `pkey_be` is valid.
             unsafe { *pkey_be = 0xffff };
@@ -296,7 +305,7 @@ export! {
         fn ibv_get_pkey_index(_context: *mut Context, port_num: u8, pkey_be: u16) -> c_int {
             match (port_num, pkey_be) {
                 (1, 0xffff) => 0,
-                _ => errno::answer(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, key {pkey_be:#x}")))),
+                _ => errno::to_return_value(Err(errno::refused(libc::EINVAL, format_args!("port {port_num}, key {pkey_be:#x}")))),
             }
         }
     }
@@ -352,7 +361,7 @@ export! {
 }
 
 // There are no kernel objects to import.
-not_offered! {
+unsupported! {
     "IBVERBS_1.10" {
         Null: ibv_import_device ibv_import_pd ibv_import_mr;
         Nothing: ibv_unimport_pd ibv_unimport_mr;

@@ -52,6 +52,10 @@ pub unsafe fn create(
 ) -> Result<*mut CqObject, c_int> {
     if !comp_channel.is_null() {
         live::CHANNELS.check(comp_channel)?;
+        // SAFETY: the channel is live (checked above).
+        if unsafe { (*comp_channel).context } != context {
+            return Err(errno::refused(libc::EINVAL, format_args!("the channel belongs to another context")));
+        }
     }
     // SAFETY: contract of this function: `context` is open.
     let of = unsafe { context::object(context) };
@@ -160,11 +164,13 @@ export! {
         /// `man ibv_resize_cq`: completions wait at their queue pairs, which have room for each of them. A queue
         /// therefore holds all possible completions, whatever its size.
         fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
-            if cqe < 1 {
-                return errno::refused(libc::EINVAL, format_args!("cqe {cqe}"));
-            }
             if let Err(number) = live::COMPLETION_QUEUES.check(cq) {
                 return number;
+            }
+            // SAFETY: the queue is live (checked above), and its context outlives it.
+            let cqe_max = unsafe { context::object((*cq).context) }.limits.max_cqe;
+            if !(1..=cqe_max).contains(&cqe) {
+                return errno::refused(libc::EINVAL, format_args!("cqe {cqe}; a queue holds 1 to {cqe_max}"));
             }
             // SAFETY: the queue is live (checked above).
             unsafe { ptr::addr_of_mut!((*cq).cqe).write(cqe) };

@@ -159,7 +159,7 @@ export! {
     "IBVERBS_1.9" {
         /// `man ibv_get_device_index`: the index is assigned by the kernel, which does not know this device.
         fn ibv_get_device_index(_device: *mut Device) -> c_int {
-            errno::answer(Err(libc::EOPNOTSUPP))
+            errno::to_return_value(Err(libc::EOPNOTSUPP))
         }
     }
 }

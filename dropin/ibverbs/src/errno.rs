@@ -1,13 +1,13 @@
 //! Error numbers for typed errors. The text of an error is written to the trace, and also to standard error if the
 //! machine or a peer is the cause. `errno` contains the number as well. [`refused`] sets it for functions of the
-//! tables. Exported functions set it once more when they return (`farcall_trace::errno::told`), because dropping
-//! objects may change it.
+//! tables. Exported functions set it once more when they return (`farcall_trace::errno::set_errno_of`), because
+//! dropping objects may change it.
 
 use std::ffi::c_int;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-pub use farcall_trace::errno::{answer, get, null, refused, set};
+pub use farcall_trace::errno::{get, null, refused, set, to_return_value};
 use farcall_verbs::{Error, Result};
 
 /// Returns the error number of an error.

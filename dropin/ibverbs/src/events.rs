@@ -32,7 +32,7 @@ export! {
             loop {
                 // SAFETY: the descriptor belongs to the context, which is open during the call.
                 if let Err(number) = unsafe { wait_readable(fd) } {
-                    return errno::answer(Err(number));
+                    return errno::to_return_value(Err(number));
                 }
                 while let Some(found) = of.provider.poll_async_event() {
                     if let Some(translated) = translate(of, &found) {

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use farcall_faults::{Fault, Faults, VARIABLE};
 
 /// Writes a fault to the trace.
-fn show(fault: &Fault) {
+fn trace_fault(fault: &Fault) {
     farcall_trace::note("fault", |line| {
         line.key("kind").word(fault.key);
         if let Some((qp_num, index)) = fault.pair {
@@ -22,7 +22,7 @@ fn show(fault: &Fault) {
 /// Returns `EINVAL`, and prints the reason to standard error, if the variable is invalid: a program must not silently
 /// run without the faults.
 pub fn asked_for() -> Result<Option<Faults>, c_int> {
-    Faults::from_env(Some(show)).map_err(|error| {
+    Faults::from_env(Some(trace_fault)).map_err(|error| {
         crate::complain(format_args!("{VARIABLE}: {error}"));
         libc::EINVAL
     })

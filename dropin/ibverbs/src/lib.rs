@@ -11,8 +11,8 @@
 //! | `channel`, `cq`, `cq_ex` | ibv_create_comp_channel, ibv_create_cq, ibv_poll_cq, ibv_create_cq_ex |
 //! | `qp`, `attributes`, `srq` | ibv_create_qp, ibv_post_send, ibv_modify_qp, ibv_create_srq |
 //! | `qp_ex`, `posting` | ibv_wr_post |
-//! | `events`, `number_names`, `fork`, `sysfs` | ibv_get_async_event, ibv_event_type_str, ibv_fork_init |
-//! | `shown_files` | the kernel's files about devices, for programs that read them |
+//! | `events`, `enum_names`, `fork`, `sysfs` | ibv_get_async_event, ibv_event_type_str, ibv_fork_init |
+//! | `sysfs_overlay` | the kernel's files about devices, for programs that read them |
 //! | `faults` | the faults that `FARCALL_FAULTS` configures |
 //! | `traced` | the functions of the tables while calls are traced |
 //! | `own_symbols` | functions that only Farcall's librdmacm calls |
@@ -28,6 +28,7 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod enum_names;
 mod errno;
 mod events;
 mod faults;
@@ -36,7 +37,6 @@ mod live;
 mod management;
 mod marshal;
 mod memory;
-mod number_names;
 mod own_symbols;
 mod posting;
 mod private;
@@ -45,10 +45,10 @@ mod qp_ex;
 mod region_names;
 mod registry;
 mod release_59;
-mod shown_files;
 mod srq;
 mod symbols;
 mod sysfs;
+mod sysfs_overlay;
 mod traced;
 mod use_count;
 

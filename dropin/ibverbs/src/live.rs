@@ -1,24 +1,35 @@
-//! The live objects and their handles. The kernel identifies objects by their handles: a call with an object that was
-//! destroyed, or whose handle the program has changed, fails without accessing the object.
+//! The live objects and their handles. The kernel identifies objects by their context and handle: a call with an object
+//! that was destroyed, or whose context or handle the program has changed, fails without accessing the object.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use farcall_layout::{Ah, CompChannel, Cq, Mr, Pd, Qp, Srq};
+use farcall_layout::{Ah, CompChannel, Context, Cq, Mr, Pd, Qp, Srq};
 
 use crate::errno;
 
-/// A C structure that has a handle.
+/// Address of the context of an object, and its handle.
+type Identity = (usize, u32);
+
+/// A C structure that has a context and a handle, both of which the program may have changed.
 pub trait Handled {
-    /// Returns the handle, which the program may have changed.
+    fn context(&self) -> *mut Context;
     fn handle(&self) -> u32;
+
+    fn identity(&self) -> Identity {
+        (self.context().addr(), self.handle())
+    }
 }
 
 macro_rules! handled {
     ($($structure:ty),*) => {
         $(impl Handled for $structure {
+            fn context(&self) -> *mut Context {
+                self.context
+            }
+
             fn handle(&self) -> u32 {
                 self.handle
             }
@@ -29,6 +40,10 @@ macro_rules! handled {
 handled!(Pd, Mr, Cq, Srq, Qp, Ah);
 
 impl Handled for CompChannel {
+    fn context(&self) -> *mut Context {
+        self.context
+    }
+
     fn handle(&self) -> u32 {
         self.fd.cast_unsigned()
     }
@@ -40,25 +55,25 @@ pub fn new_handle() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The live objects of one kind in this process. Key: address; value: handle.
-pub struct Live(Mutex<BTreeMap<usize, u32>>);
+/// The live objects of one kind in this process. Key: address.
+pub struct Live(Mutex<BTreeMap<usize, Identity>>);
 
 impl Live {
     pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    /// Adds a new object with the handle that its structure contains.
+    /// Adds a new object with the context and the handle that its structure contains.
     ///
     /// # Safety
     /// `object` must point to a structure that was just created.
     pub unsafe fn insert<T: Handled>(&self, object: *const T) {
         // SAFETY: contract of this function: `object` is valid.
-        let handle = unsafe { (*object).handle() };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(object.addr(), handle);
+        let identity = unsafe { (*object).identity() };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(object.addr(), identity);
     }
 
-    /// Checks that an object is live and has its handle.
+    /// Checks that an object is live, and has its context and handle.
     ///
     /// # Errors
     /// Returns `EINVAL` for null, and `ENOENT` otherwise, as the kernel does for unknown handles.
@@ -79,22 +94,37 @@ impl Live {
     }
 }
 
-fn is_known<T: Handled>(live: &BTreeMap<usize, u32>, object: *const T) -> Result<(), c_int> {
+fn is_known<T: Handled>(live: &BTreeMap<usize, Identity>, object: *const T) -> Result<(), c_int> {
     if object.is_null() {
         return Err(errno::refused(libc::EINVAL, format_args!("the object is null")));
     }
-    let Some(handle) = live.get(&object.addr()) else {
+    let Some(identity) = live.get(&object.addr()) else {
         return Err(errno::refused(libc::ENOENT, format_args!("{object:p} is no live object")));
     };
     // SAFETY: listed objects are live: before an object is freed, it is removed under the lock that is held here.
-    let shown = unsafe { (*object).handle() };
-    if shown == *handle {
+    let shown = unsafe { (*object).identity() };
+    if shown == *identity {
         return Ok(());
     }
-    Err(errno::refused(libc::ENOENT, format_args!("handle {shown:#x} of {object:p}; it is {handle:#x}")))
+    let ((context, handle), (shown_context, shown_handle)) = (*identity, shown);
+    let why = format_args!(
+        "context {shown_context:#x} and handle {shown_handle:#x} of {object:p}; they are {context:#x} and {handle:#x}"
+    );
+    Err(errno::refused(libc::ENOENT, why))
+}
+
+impl Handled for Context {
+    fn context(&self) -> *mut Context {
+        std::ptr::from_ref(self).cast_mut()
+    }
+
+    fn handle(&self) -> u32 {
+        self.cmd_fd.cast_unsigned()
+    }
 }
 
 /// The live objects of each kind.
+pub static CONTEXTS: Live = Live::new();
 pub static DOMAINS: Live = Live::new();
 pub static REGIONS: Live = Live::new();
 pub static CHANNELS: Live = Live::new();

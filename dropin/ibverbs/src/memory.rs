@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farcall_verbs::{MrMemory, ProtectionDomain, RawMr};
 
 use crate::errno;
-use crate::symbols::{export, not_offered};
+use crate::symbols::{export, unsupported};
 use crate::use_count::UseCount;
 use crate::{access, context, live, region_names};
 use farcall_layout::{Context, Mr, Pd};
@@ -247,6 +247,6 @@ export! {
 }
 
 // Device memory is not supported.
-not_offered! {
+unsupported! {
     "IBVERBS_1.12" { Null: ibv_reg_dmabuf_mr; }
 }

@@ -4,7 +4,7 @@
 //! rdma-core names the version node after a number that changed with releases 34 (Debian 12 and 13, Ubuntu 22.04 and
 //! 24.04, RHEL 9 up to 9.6), 57, 59, 64 and 65.
 
-use crate::symbols::not_offered;
+use crate::symbols::unsupported;
 
 /// Exports a symbol under the private node of every release.
 macro_rules! under_private_nodes {
@@ -32,7 +32,7 @@ pub static verbs_allow_disassociate_destroy: std::sync::atomic::AtomicBool =
 under_private_nodes!(verbs_allow_disassociate_destroy);
 
 // Drivers register by a function under the node of their own release, which ignores them.
-not_offered! {
+unsupported! {
     ["IBVERBS_PRIVATE_34", "IBVERBS_PRIVATE_57", "IBVERBS_PRIVATE_59", "IBVERBS_PRIVATE_64", "IBVERBS_PRIVATE_65"] {
         Null: _verbs_init_and_alloc_context verbs_open_device ibv_dmabuf_heap_alloc ibv_wr_opcode_str;
         Nothing: __verbs_log verbs_set_ops verbs_uninit_context ibv_dmabuf_heap_cc_shared_init ibv_dmabuf_heap_destroy

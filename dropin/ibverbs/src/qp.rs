@@ -44,7 +44,7 @@ pub unsafe fn object<'a>(qp: *mut Qp) -> &'a QpObject {
 const INLINE_BYTES_MAX: u32 = 4096;
 
 /// Parameters of a queue pair of `ibv_create_qp` or `ibv_create_qp_ex`.
-struct Wanted<'a> {
+struct QpCreateParams<'a> {
     pd: *mut Pd,
     init: &'a QpInitAttr,
     is_extended: bool,
@@ -69,7 +69,7 @@ fn transport(qp_type: u32) -> Result<QpType, c_int> {
 /// The pointers must be valid objects of the program.
 pub unsafe fn create(pd: *mut Pd, init: &mut QpInitAttr, is_extended: bool) -> *mut Qp {
     // SAFETY: contract of this function, which is that of `make`.
-    match unsafe { make(&Wanted { pd, init, is_extended }) } {
+    match unsafe { make(&QpCreateParams { pd, init, is_extended }) } {
         Ok(made) => {
             // SAFETY: `made` was just created.
             init.cap = unsafe { (*made).cap };
@@ -81,7 +81,7 @@ pub unsafe fn create(pd: *mut Pd, init: &mut QpInitAttr, is_extended: bool) -> *
 
 /// # Safety
 /// The same as for [`create`].
-unsafe fn make(wanted: &Wanted<'_>) -> Result<*mut QpObject, c_int> {
+unsafe fn make(wanted: &QpCreateParams<'_>) -> Result<*mut QpObject, c_int> {
     if wanted.pd.is_null() || wanted.init.send_cq.is_null() || wanted.init.recv_cq.is_null() {
         return Err(errno::refused(
             libc::EINVAL,
@@ -94,6 +94,7 @@ unsafe fn make(wanted: &Wanted<'_>) -> Result<*mut QpObject, c_int> {
     if !wanted.init.srq.is_null() {
         live::RECEIVE_QUEUES.check(wanted.init.srq)?;
     }
+    require_one_context(wanted)?;
     let qp_type = transport(wanted.init.qp_type)?;
     let inline_bytes = wanted.init.cap.max_inline_data;
     if inline_bytes > INLINE_BYTES_MAX {
@@ -133,7 +134,21 @@ unsafe fn make(wanted: &Wanted<'_>) -> Result<*mut QpObject, c_int> {
     Ok(wrap(wanted, provider))
 }
 
-fn wrap(wanted: &Wanted<'_>, provider: Box<dyn RawQp>) -> *mut QpObject {
+/// The kernel searches for the queues of a queue pair in the context of its domain only.
+fn require_one_context(params: &QpCreateParams<'_>) -> Result<(), c_int> {
+    let init = params.init;
+    // SAFETY: the caller, `make`, has checked that the domain and the queues are live.
+    let (context, of_send, of_recv, of_srq) = unsafe {
+        let of_srq = init.srq.as_ref().map(|srq| srq.context);
+        ((*params.pd).context, (*init.send_cq).context, (*init.recv_cq).context, of_srq)
+    };
+    if (of_send, of_recv, of_srq.unwrap_or(context)) == (context, context, context) {
+        return Ok(());
+    }
+    Err(errno::refused(libc::EINVAL, format_args!("a queue belongs to another context than the domain")))
+}
+
+fn wrap(wanted: &QpCreateParams<'_>, provider: Box<dyn RawQp>) -> *mut QpObject {
     let qp_num = provider.qp_num();
     // SAFETY: the caller, `make`, has checked that the domain is live.
     let context = unsafe { (*wanted.pd).context };
@@ -303,7 +318,7 @@ unsafe fn post_translated(
 ///
 /// # Safety
 /// `qp` must be a live queue pair of this library.
-unsafe fn show_state(qp: *mut Qp, state: u32) {
+unsafe fn publish_state(qp: *mut Qp, state: u32) {
     // SAFETY: contract of this function: `qp` is live. The field is aligned, and this library writes it only here,
     // atomically.
     unsafe { AtomicU32::from_ptr(ptr::addr_of_mut!((*qp).state)) }.store(state, Ordering::Relaxed);
@@ -411,7 +426,7 @@ export! {
             }
             attributes::remember(&mut of.attr.lock().unwrap_or_else(PoisonError::into_inner), wanted, attr_mask);
             // SAFETY: the queue pair is live (checked above).
-            unsafe { show_state(qp, posting.provider.state() as u32) };
+            unsafe { publish_state(qp, posting.provider.state() as u32) };
             0
         }
 
@@ -440,7 +455,7 @@ export! {
             unsafe {
                 attr.write(known);
                 init.write(made_with);
-                show_state(qp, state);
+                publish_state(qp, state);
             }
             0
         }

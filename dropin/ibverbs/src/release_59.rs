@@ -7,7 +7,7 @@ use farcall_layout::Context;
 
 use crate::context::{self, object};
 use crate::errno;
-use crate::symbols::{export, not_offered};
+use crate::symbols::{export, unsupported};
 
 export! {
     "IBVERBS_1.16" {
@@ -27,7 +27,7 @@ export! {
     }
 }
 
-not_offered! {
+unsupported! {
     "IBVERBS_1.15" {
         // `ibv_reg_mr` and the other registrations are supported.
         Null: ibv_alloc_dmah ibv_reg_mr_ex;

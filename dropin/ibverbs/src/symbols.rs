@@ -5,9 +5,9 @@ macro_rules! export {
     ($($functions:tt)*) => { farcall_trace::export! { crate::traced::begin; $($functions)* } };
 }
 
-/// [`farcall_trace::not_offered`] with this library's trace.
-macro_rules! not_offered {
-    ($($functions:tt)*) => { farcall_trace::not_offered! { crate::traced::begin; $($functions)* } };
+/// [`farcall_trace::unsupported`] with this library's trace.
+macro_rules! unsupported {
+    ($($functions:tt)*) => { farcall_trace::unsupported! { crate::traced::begin; $($functions)* } };
 }
 
-pub(crate) use {export, not_offered};
+pub(crate) use {export, unsupported};

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::private::under_private_nodes;
 use crate::symbols::export;
-use crate::{context, errno, shown_files};
+use crate::{context, errno, sysfs_overlay};
 use farcall_layout::{Context, Device};
 
 /// Reads a file into a C buffer, without the newline at its end. Returns the number of bytes, or -1.
@@ -19,7 +19,7 @@ unsafe fn read_into(path: &Path, buffer: *mut c_char, len_bytes: usize) -> c_int
     let opened =
         std::fs::File::open(path).and_then(|file| file.take(len_bytes as u64).read_to_end(&mut bytes));
     if let Err(error) = opened {
-        return errno::answer(Err(error.raw_os_error().unwrap_or(libc::EIO)));
+        return errno::to_return_value(Err(error.raw_os_error().unwrap_or(libc::EIO)));
     }
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
@@ -41,7 +41,9 @@ unsafe fn read_into(path: &Path, buffer: *mut c_char, len_bytes: usize) -> c_int
 unsafe fn joined(dir: *const c_char, file: *const c_char) -> std::path::PathBuf {
     // SAFETY: contract of this function: both pointers are C strings.
     let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
-    shown_files::place(Path::new(OsStr::from_bytes(dir.to_bytes())).join(OsStr::from_bytes(file.to_bytes())))
+    sysfs_overlay::place(
+        Path::new(OsStr::from_bytes(dir.to_bytes())).join(OsStr::from_bytes(file.to_bytes())),
+    )
 }
 
 export! {
@@ -73,7 +75,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     // SAFETY: contract of the original function: `context` is open.
     let table = context::gid_entries(unsafe { context::object(context) }, port_num.into());
     let Some(found) = table.iter().find(|entry| entry.gid_index == index) else {
-        return errno::answer(Err(libc::ENODATA));
+        return errno::to_return_value(Err(libc::ENODATA));
     };
     // SAFETY: contract of the original function: `gid_type` is valid.
     unsafe { *gid_type = c_int::from(found.gid_type == 2) };

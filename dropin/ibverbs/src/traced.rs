@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use farcall_trace::{Argument, Call, Hint, OtherArguments, Phase, now_ns, receives, requests, shown};
+use farcall_trace::{Argument, Call, Hint, OtherArguments, Phase, now_ns, receives, requests, trace_call};
 use farcall_verbs::{QpType, RecvWr, SendWr, Wc};
 
 use crate::cq::{self, CqObject};
@@ -51,7 +51,7 @@ unsafe extern "C" fn query_port(
 ) -> c_int {
     // SAFETY: contract of `ibv_query_port` (man page), which is that of `context::query_port`.
     let run = || unsafe { context::query_port(context, port_num, attr, len_bytes) };
-    shown!(ibv_query_port(context, port_num, attr), run)
+    trace_call!(ibv_query_port(context, port_num, attr), run)
 }
 
 unsafe extern "C" fn query_device_ex(
@@ -62,27 +62,27 @@ unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     // SAFETY: contract of `ibv_query_device_ex` (man page), which is that of `context::query_device_ex`.
     let run = || unsafe { context::query_device_ex(context, input, attr, len_bytes) };
-    shown!(ibv_query_device_ex(context, len_bytes), run)
+    trace_call!(ibv_query_device_ex(context, len_bytes), run)
 }
 
 unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
     // SAFETY: contract of `ibv_create_qp_ex` (man page), which is that of `qp_ex::create`.
     let run = || unsafe { qp_ex::create(context, attr) };
-    shown!(ibv_create_qp_ex(context, attr), run)
+    trace_call!(ibv_create_qp_ex(context, attr), run)
 }
 
 unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
     // SAFETY: contract of `ibv_create_cq_ex` (man page), which is that of `cq_ex::create`.
     let run = || unsafe { cq_ex::create(context, attr) };
-    shown!(ibv_create_cq_ex(context, attr), run)
+    trace_call!(ibv_create_cq_ex(context, attr), run)
 }
 
 /// Writes an object as an argument.
-fn shows(call: &mut Call, name: &'static str, object: impl Argument) {
-    call.shows(name, |line| {
+fn add_argument(call: &mut Call, name: &'static str, object: impl Argument) {
+    call.add_argument(name, |line| {
         let hint = Hint { call: "", name, others: OtherArguments::default(), phase: Phase::Given };
         // SAFETY: the callers pass integers, or objects that are live by the man page of the call.
-        unsafe { object.show(line, &hint) }
+        unsafe { object.format(line, &hint) }
     });
 }
 
@@ -107,8 +107,8 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, num_entries: c_int, wc: *mut Wc) -> c_
         return 0;
     }
     let Some(mut call) = Call::begun_at("ibv_poll_cq", began_ns) else { return taken };
-    shows(&mut call, "cq", cq);
-    shows(&mut call, "num_entries", num_entries);
+    add_argument(&mut call, "cq", cq);
+    add_argument(&mut call, "num_entries", num_entries);
     // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
     unsafe { call.returned(taken) };
     let wcs = match usize::try_from(taken) {
@@ -135,7 +135,7 @@ unsafe fn poll_one(name: &'static str, cq: *mut CqEx, advance: impl FnOnce() -> 
         return number;
     }
     let Some(mut call) = Call::begun_at(name, began_ns) else { return number };
-    shows(&mut call, "cq", cq);
+    add_argument(&mut call, "cq", cq);
     // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
     unsafe { call.returned(number) };
     let wcs = std::slice::from_ref(&of.current);
@@ -158,7 +158,7 @@ unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
 unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
     // SAFETY: contract of `ibv_req_notify_cq` (man page): `cq` is live.
     let run = || unsafe { cq::req_notify(cq, solicited_only) };
-    shown!(ibv_req_notify_cq(cq, solicited_only), run)
+    trace_call!(ibv_req_notify_cq(cq, solicited_only), run)
 }
 
 unsafe extern "C" fn post_send(
@@ -170,11 +170,11 @@ unsafe extern "C" fn post_send(
         // SAFETY: contract of `ibv_post_send` (man page), which is that of `qp::post_send`.
         return unsafe { qp::post_send(qp, wr, bad_wr) };
     };
-    shows(&mut call, "qp", qp);
+    add_argument(&mut call, "qp", qp);
     // SAFETY: contract of `ibv_post_send` (man page): `qp` is live.
     let is_datagram = unsafe { (*qp).qp_type } == QpType::Ud as u32;
     // SAFETY: contract of `ibv_post_send` (man page): the chain is valid.
-    call.shows("wr", |line| unsafe { requests(line, wr, is_datagram) });
+    call.add_argument("wr", |line| unsafe { requests(line, wr, is_datagram) });
     call.executes();
     // SAFETY: contract of `ibv_post_send` (man page), which is that of `qp::post_send`.
     let number = unsafe { qp::post_send(qp, wr, bad_wr) };
@@ -199,7 +199,7 @@ unsafe fn post_receives(
     post: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: contract of this function: the chain is valid.
-    call.shows("wr", |line| unsafe { receives(line, wr) });
+    call.add_argument("wr", |line| unsafe { receives(line, wr) });
     call.executes();
     let number = post();
     // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
@@ -220,7 +220,7 @@ unsafe extern "C" fn post_recv(
     // SAFETY: contract of `ibv_post_recv` (man page), which is that of `qp::post_recv`.
     let run = || unsafe { qp::post_recv(qp, wr, bad_wr) };
     let Some(mut call) = Call::begin("ibv_post_recv") else { return run() };
-    shows(&mut call, "qp", qp);
+    add_argument(&mut call, "qp", qp);
     // SAFETY: contract of `ibv_post_recv` (man page): `wr` and `bad_wr` are valid.
     unsafe { post_receives(call, wr, bad_wr, run) }
 }
@@ -233,7 +233,7 @@ unsafe extern "C" fn post_srq_recv(
     // SAFETY: contract of `ibv_post_srq_recv` (man page), which is that of `srq::post_recv`.
     let run = || unsafe { srq::post_recv(srq, wr, bad_wr) };
     let Some(mut call) = Call::begin("ibv_post_srq_recv") else { return run() };
-    shows(&mut call, "srq", srq);
+    add_argument(&mut call, "srq", srq);
     // SAFETY: contract of `ibv_post_srq_recv` (man page): `wr` and `bad_wr` are valid.
     unsafe { post_receives(call, wr, bad_wr, run) }
 }
@@ -242,10 +242,10 @@ unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
     // SAFETY: contract of `ibv_wr_complete` (man page): `qp` is live, and this thread has called `ibv_wr_start`.
     let run = || unsafe { qp_ex::wr_complete(qp) };
     let Some(mut call) = Call::begin("ibv_wr_complete") else { return run() };
-    shows(&mut call, "qp", qp);
+    add_argument(&mut call, "qp", qp);
     // SAFETY: contract of `ibv_wr_complete` (man page): `qp` is live.
     let is_datagram = unsafe { (*qp).qp_base.qp_type } == QpType::Ud as u32;
-    call.shows("wr", |line| {
+    call.add_argument("wr", |line| {
         // SAFETY: contract of `ibv_wr_complete` (man page): this thread has called `ibv_wr_start`.
         let mut batch = unsafe { qp_ex::building(qp) };
         line.list(batch.requests(), |line, request| farcall_trace::request(line, &request, is_datagram));
@@ -261,5 +261,5 @@ unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
 unsafe extern "C" fn wr_abort(qp: *mut QpEx) {
     // SAFETY: contract of `ibv_wr_abort` (man page): `qp` is live, and this thread has called `ibv_wr_start`.
     let run = || unsafe { qp_ex::wr_abort(qp) };
-    shown!(ibv_wr_abort(qp), run)
+    trace_call!(ibv_wr_abort(qp), run)
 }

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::{iovec, pollfd};
 
 use crate::io::{self, Way};
@@ -27,7 +27,7 @@ pub fn is_confined() -> bool {
 /// Called before the program installs a filter.
 pub fn enter() {
     sock::each(|fd, sock| {
-        sock.demote(Why::Confined);
+        sock.demote(PathReason::Confined);
         // Makes sure that all of the ring can be read without another system call.
         io::unread_bytes(sock);
         epoll::release(fd);

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 
 use crate::fd_set::FdSet;
 use crate::sock::{self, STRAYED, Sock};
@@ -26,7 +26,7 @@ pub fn has_stream(fd: c_int) -> bool {
 pub fn stream_opened(fd: c_int) {
     STREAMS.insert(fd);
     if let Some(sock) = sock::get(fd) {
-        hand_on(fd, &sock, Why::Stream);
+        hand_on(fd, &sock, PathReason::Stream);
     }
 }
 
@@ -67,7 +67,7 @@ fn record_traffic(fd: c_int, sock: &Sock) -> Option<Traffic> {
     sock.addresses()?;
     let traffic = tcp::traffic(fd)?;
     if !traffic.was_established {
-        sock.stay(Why::NotEstablished);
+        sock.stay(PathReason::NotEstablished);
     }
     if let Some(shown) = sock.shown() {
         shown.tcp_sent_bytes.set(traffic.sent_bytes);
@@ -88,7 +88,7 @@ pub extern "C" fn at_exit() {
 /// The last descriptor of this process.
 fn end(fd: c_int, sock: &Sock) {
     let traffic = record_traffic(fd, sock);
-    sock.stay(Why::ShutDown);
+    sock.stay(PathReason::ShutDown);
     let Some(link) = sock.link() else { return };
     if traffic.is_some_and(|traffic| link.out.was_passed_by(traffic.sent_bytes)) {
         // The place of these bytes among those of the ring is not known to the peer.
@@ -104,14 +104,14 @@ fn end(fd: c_int, sock: &Sock) {
         }
         link.words.store(link.own_end, 1, SeqCst);
     }
-    sock.demote(Why::ShutDown);
+    sock.demote(PathReason::ShutDown);
 }
 
 /// After `connect` has taken a connection from its socket (AF_UNSPEC): as the kernel's end of it, its rings end with a
 /// reset for the peer, and the next connection of the socket is another one.
 pub fn dissociated(fd: c_int) {
     let Some(sock) = sock::get(fd) else { return };
-    sock.demote(Why::ShutDown);
+    sock.demote(PathReason::ShutDown);
     let mut fds = vec![fd];
     if sock.fds.load(Acquire) > 1 {
         sock::each(|other, of_other| {
@@ -131,7 +131,7 @@ pub fn duplicated(old: c_int, new: c_int) {
     if thread::is_borrowed() {
         // A child between vfork and exec prepares its descriptors for another program.
         if let Some(sock) = sock::get(old) {
-            hand_on(old, &sock, Why::Executed);
+            hand_on(old, &sock, PathReason::Executed);
         }
         return;
     }
@@ -139,9 +139,9 @@ pub fn duplicated(old: c_int, new: c_int) {
         && let Some(sock) = sock::get(old)
     {
         if has_stream(new) {
-            hand_on(old, &sock, Why::Stream);
+            hand_on(old, &sock, PathReason::Stream);
         }
-        sock.demote(Why::Duplicated);
+        sock.demote(PathReason::Duplicated);
         sock::put(new, &sock);
     }
     epoll::duplicated(old, new);
@@ -156,10 +156,10 @@ pub fn give_up(fd: c_int) -> bool {
     door::before_loss(fd);
     sock::each(|_, sock| {
         if sock.link().is_some_and(|link| link.door.fd() == fd) {
-            sock.demote(Why::NoResources);
+            sock.demote(PathReason::NoResources);
         }
         if sock.meeting_fd.load(Acquire) == fd {
-            sock.stay(Why::NoResources);
+            sock.stay(PathReason::NoResources);
         }
     });
     own_fds::forget(fd)
@@ -191,7 +191,7 @@ fn close_own(fd: c_int) {
 
 /// The kernel's TCP is all that others will have of a connection. What was received and not read is not in it: then the
 /// connection ends, rather than that bytes are missing.
-pub fn hand_on(fd: c_int, sock: &Sock, why: Why) {
+pub fn hand_on(fd: c_int, sock: &Sock, why: PathReason) {
     sock.demote(why);
     if io::unread_bytes(sock) > 0 {
         // SAFETY: no memory is involved.
@@ -212,10 +212,10 @@ fn each_inherited(mut with: impl FnMut(c_int, &Sock)) {
 
 /// Before another program starts beside this one.
 pub fn before_spawn() {
-    each_inherited(|_, sock| sock.demote(Why::Executed));
+    each_inherited(|_, sock| sock.demote(PathReason::Executed));
     sock::each(|fd, sock| {
         if SPAWNED_WITH.contains(fd) {
-            hand_on(fd, sock, Why::Executed);
+            hand_on(fd, sock, PathReason::Executed);
         }
     });
 }
@@ -228,7 +228,7 @@ pub fn spawns_with(fd: c_int) {
 /// Before a process is made that has the same connections, without the handlers of a fork.
 pub fn before_unseen_fork() {
     sock::before_fork();
-    sock::each(|_, sock| sock.demote(Why::Forked));
+    sock::each(|_, sock| sock.demote(PathReason::Forked));
 }
 
 /// Before another program takes this one's place.
@@ -236,9 +236,9 @@ pub fn before_exec() {
     each_inherited(|fd, sock| {
         if sock.is_inherited() || sock.is_forked.load(Relaxed) || thread::is_borrowed() {
             // Others have it, too, and may read what is left.
-            sock.demote(Why::Executed);
+            sock.demote(PathReason::Executed);
         } else {
-            hand_on(fd, sock, Why::Executed);
+            hand_on(fd, sock, PathReason::Executed);
         }
     });
 }

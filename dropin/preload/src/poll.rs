@@ -141,7 +141,7 @@ pub fn poll_for(fds: &mut [pollfd], until_ns: Option<u64>, mask: *const sigset_t
         .filter_map(|(at, entry)| Some(Waited { at, sock: sock::get(entry.fd)?, enough_bytes }));
     let socks: Vec<Waited> = socks.filter(|waited| waited.sock.stage() != Stage::Tcp).collect();
     for waited in socks.iter().filter(|waited| waited.sock.is_inherited()) {
-        waited.sock.demote(farcall_stats::Why::Forked);
+        waited.sock.demote(farcall_stats::PathReason::Forked);
     }
     let mut kernel: Vec<pollfd> = Vec::with_capacity(fds.len() + 2 * socks.len());
     loop {
@@ -304,7 +304,7 @@ fn sleep(
     }
     if slept < 0 && error == libc::EINVAL && !sleepers.is_empty() {
         // With the doorbells they are more than RLIMIT_NOFILE: the program's alone may be as many.
-        socks.iter().for_each(|waited| waited.sock.demote(farcall_stats::Why::NoResources));
+        socks.iter().for_each(|waited| waited.sock.demote(farcall_stats::PathReason::NoResources));
         slept = 0;
     }
     errno::set(error);
@@ -351,7 +351,7 @@ pub fn take_back(sock: &Sock) -> bool {
         arm_ring(link);
         if link.inn.sent_bytes() != sent_bytes {
             // It may have missed these bytes.
-            sock.demote(farcall_stats::Why::NoResources);
+            sock.demote(farcall_stats::PathReason::NoResources);
         }
     }
     true

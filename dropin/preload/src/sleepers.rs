@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use farcall_shm::Mutex;
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 
 use crate::door::{self, Waker};
 use crate::epoll;
@@ -122,7 +122,7 @@ impl<'a> Sleeper<'a> {
         }
         std::mem::forget(leader);
         let Some(waker) = own_waker() else {
-            sock.demote(Why::NoResources);
+            sock.demote(PathReason::NoResources);
             return None;
         };
         sleeping.follow(waker);

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
-use crate::abroad::mapped;
 use crate::errno::{Errno, invalid, refused, system};
+use crate::remote::mapped;
 
 /// Reads a C socket address.
 ///

@@ -6,8 +6,8 @@ use farcall_layout::rdmacm::{CmId, UDP_QKEY};
 use farcall_layout::{AhAttr, GlobalRoute, QpAttr, mask};
 
 use crate::device::{self, NicDevice};
-use crate::errno::{Errno, answer, invalid};
-use crate::id::{self, IdObject, Own, PeerTerms};
+use crate::errno::{Errno, invalid, to_return_value};
+use crate::id::{self, CmIdObject, CmIdState, PeerParams};
 use crate::symbols::export;
 
 /// `IBV_QPS_INIT`.
@@ -42,9 +42,9 @@ pub fn state(state: u32) -> QpAttr {
 ///
 /// # Errors
 /// Returns `EINVAL` for a state that needs a peer while there is none, and for other states.
-pub fn towards(wanted: u32, of: &IdObject) -> Result<(QpAttr, c_int), Errno> {
+pub fn towards(wanted: u32, of: &CmIdObject) -> Result<(QpAttr, c_int), Errno> {
     let mut attr = state(wanted);
-    let own = of.own();
+    let id_state = of.lock_state();
     let nic = device::device()?;
     let also = match (wanted, of.is_datagram()) {
         (INIT, is_datagram) => {
@@ -53,11 +53,11 @@ pub fn towards(wanted: u32, of: &IdObject) -> Result<(QpAttr, c_int), Errno> {
         }
         (RTR, true) => 0,
         (RTS, true) => {
-            attr.sq_psn = own.psn;
+            attr.sq_psn = id_state.psn;
             mask::SQ_PSN
         }
-        (RTR, false) => ready_to_receive(&mut attr, &own, &own.peer()?, nic),
-        (RTS, false) => ready_to_send(&mut attr, &own.peer()?, nic),
+        (RTR, false) => ready_to_receive(&mut attr, &id_state, &id_state.peer()?, nic),
+        (RTS, false) => ready_to_send(&mut attr, &id_state.peer()?, nic),
         _ => return Err(invalid(format_args!("state {wanted}: there are INIT (1), RTR (2) and RTS (3)"))),
     };
     Ok((attr, mask::STATE | also))
@@ -72,17 +72,17 @@ fn init(attr: &mut QpAttr, is_datagram: bool) -> c_int {
     mask::ACCESS_FLAGS
 }
 
-fn ready_to_receive(attr: &mut QpAttr, own: &Own, peer: &PeerTerms, nic: &NicDevice) -> c_int {
-    attr.ah_attr = path_to(&peer.gid, own.tos);
+fn ready_to_receive(attr: &mut QpAttr, id_state: &CmIdState, peer: &PeerParams, nic: &NicDevice) -> c_int {
+    attr.ah_attr = path_to(&peer.gid, id_state.tos);
     attr.path_mtu = peer.mtu.min(nic.mtu).into();
     attr.dest_qp_num = peer.qp.qp_num;
-    attr.rq_psn = own.psn;
+    attr.rq_psn = id_state.psn;
     attr.max_dest_rd_atomic = peer.reads_in.min(nic.max_rd_atomic);
     attr.min_rnr_timer = RNR_TIMER;
     mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER
 }
 
-fn ready_to_send(attr: &mut QpAttr, peer: &PeerTerms, nic: &NicDevice) -> c_int {
+fn ready_to_send(attr: &mut QpAttr, peer: &PeerParams, nic: &NicDevice) -> c_int {
     // Each endpoint specifies the PSN with which the other one begins (IBA 12.7.31).
     attr.sq_psn = peer.qp.psn;
     attr.timeout = peer.ack_timeout;
@@ -98,7 +98,7 @@ export! {
         fn rdma_init_qp_attr(id: *mut CmId, attr: *mut QpAttr, attr_mask: *mut c_int) -> c_int {
             // SAFETY: contract of `rdma_init_qp_attr` (man page): `id` is a live identifier, and the structure and the
             // variable are valid.
-            answer(unsafe {
+            to_return_value(unsafe {
                 towards((*attr).qp_state, id::object(id)).map(|(filled, filled_mask)| {
                     attr.write(filled);
                     *attr_mask = filled_mask;

@@ -112,7 +112,7 @@ pub unsafe fn complete(id: *mut CmId) -> Result<(), Errno> {
     // SAFETY: contract of this function: `id` is live. `next_event` is called only if it is synchronous, and returns
     // an event that is not acknowledged.
     unsafe {
-        if !id::object(id).own().is_sync {
+        if !id::object(id).lock_state().is_sync {
             return Ok(());
         }
         let event = next_event(id)?;

@@ -4,16 +4,16 @@ use std::ffi::{c_int, c_void};
 
 use farcall_layout::rdmacm::{AS_MANY_AS_POSSIBLE, CmId, ConnParam};
 use farcall_wire::cm::{
-    Connection, IpRoute, QueuePair, Request, ServiceRequest, State, Step, Terms, private_data,
+    Connection, ConnectionParams, IpRoute, QueuePair, Request, ServiceRequest, State, Step, private_data,
 };
 
-use crate::abroad::mapped;
-use crate::bind::FAR_MTU;
+use crate::bind::REMOTE_MTU;
 use crate::channel::complete;
 use crate::device::{self, NicDevice};
-use crate::errno::{Errno, answer, invalid, refused};
-use crate::id::{self, IdObject, Own, PeerTerms, Stage};
+use crate::errno::{Errno, invalid, refused, to_return_value};
+use crate::id::{self, CmIdObject, CmIdState, PeerParams, Stage};
 use crate::qp;
+use crate::remote::mapped;
 use crate::service::connection_manager;
 use crate::symbols::export;
 
@@ -43,8 +43,13 @@ pub unsafe fn data_of(param: Option<&ConnParam>, max: usize) -> Result<Vec<u8>, 
 }
 
 /// Returns the parameters that an endpoint offers or accepts.
-pub fn terms(param: Option<&ConnParam>, responder_resources: u8, initiator_depth: u8, srq: bool) -> Terms {
-    Terms {
+pub fn params(
+    param: Option<&ConnParam>,
+    responder_resources: u8,
+    initiator_depth: u8,
+    srq: bool,
+) -> ConnectionParams {
+    ConnectionParams {
         responder_resources,
         initiator_depth,
         flow_control: param.is_some_and(|param| param.flow_control != 0),
@@ -59,8 +64,8 @@ pub fn terms(param: Option<&ConnParam>, responder_resources: u8, initiator_depth
 /// # Safety
 /// The endpoint's queue pair, if there is one, must not be destroyed during the call.
 pub unsafe fn own_qp(
-    of: &IdObject,
-    own: &Own,
+    of: &CmIdObject,
+    id_state: &CmIdState,
     param: Option<&ConnParam>,
 ) -> Result<(QueuePair, bool), Errno> {
     // SAFETY: `of.c()` points into `of`, which is live. Contract of this function: the queue pair in its field is null
@@ -75,97 +80,104 @@ pub unsafe fn own_qp(
             ((*qp).qp_num, !(*qp).srq.is_null())
         }
     };
-    Ok((QueuePair { qp_num, psn: own.psn }, srq))
+    Ok((QueuePair { qp_num, psn: id_state.psn }, srq))
 }
 
 /// Returns the number of READs and atomics that the program specifies, or the device's maximum.
-fn reads(said: Option<u8>, nic: &NicDevice) -> u8 {
-    said.filter(|said| *said != AS_MANY_AS_POSSIBLE).unwrap_or(nic.max_rd_atomic).min(nic.max_rd_atomic)
+fn reads(requested: Option<u8>, nic: &NicDevice) -> u8 {
+    requested
+        .filter(|requested| *requested != AS_MANY_AS_POSSIBLE)
+        .unwrap_or(nic.max_rd_atomic)
+        .min(nic.max_rd_atomic)
 }
 
 /// Returns the GID of an endpoint's port. For peers on other hosts it is an IP address.
-fn own_gid(own: &Own, nic: &NicDevice) -> [u8; 16] {
-    own.local.filter(|_| own.is_far).map_or(nic.gid, |local| mapped(&local.ip()).octets())
+fn own_gid(id_state: &CmIdState, nic: &NicDevice) -> [u8; 16] {
+    id_state.local.filter(|_| id_state.is_remote).map_or(nic.gid, |local| mapped(&local.ip()).octets())
 }
 
 /// Returns the addresses of an endpoint's request.
-fn route(of: &IdObject, own: &Own) -> Result<IpRoute, Errno> {
-    let (from, to) = own.addresses()?;
+fn route(of: &CmIdObject, id_state: &CmIdState) -> Result<IpRoute, Errno> {
+    let (from, to) = id_state.addresses()?;
     Ok(IpRoute { port_space: of.space, from, to })
 }
 
 /// # Safety
 /// The same as for `rdma_connect` (man page).
-unsafe fn request(of: &IdObject, own: &mut Own, param: Option<&ConnParam>) -> Result<Request, Errno> {
+unsafe fn request(
+    of: &CmIdObject,
+    id_state: &mut CmIdState,
+    param: Option<&ConnParam>,
+) -> Result<Request, Errno> {
     let nic = device::device()?;
     // SAFETY: contract of this function: `param` is valid by `man rdma_connect`, and the program does not destroy the
     // endpoint's queue pair during the call.
     let ((qp, srq), data) = unsafe {
         let data = data_of(param, private_data::REQ_BYTES_MAX)?;
-        (own_qp(of, own, param)?, data)
+        (own_qp(of, id_state, param)?, data)
     };
-    let data = if data.is_empty() { std::mem::take(&mut own.connect_data) } else { data };
+    let data = if data.is_empty() { std::mem::take(&mut id_state.connect_data) } else { data };
     if data.len() > private_data::REQ_BYTES_MAX {
         return Err(invalid("more private data than a request holds"));
     }
     let request = Request {
-        route: route(of, own)?,
+        route: route(of, id_state)?,
         qp,
         ca_guid: nic.ca_guid,
-        gid: own_gid(own, nic),
+        gid: own_gid(id_state, nic),
         peer_gid: of.resolved_gid(),
         // SAFETY: `of.c()` points into `of`, which is live; the field is set when the identifier is created.
         qp_type: unsafe { (*of.c()).qp_type } as u8,
-        mtu: if own.is_far { nic.mtu.min(FAR_MTU) } else { nic.mtu },
+        mtu: if id_state.is_remote { nic.mtu.min(REMOTE_MTU) } else { nic.mtu },
         retry_count: param.map_or(7, |param| param.retry_count.min(7)),
-        ack_timeout: own.ack_timeout,
-        terms: terms(
+        ack_timeout: id_state.ack_timeout,
+        params: params(
             param,
             reads(param.map(|param| param.responder_resources), nic),
             reads(param.map(|param| param.initiator_depth), nic),
             srq,
         ),
-        ece: own.local_ece,
+        ece: id_state.local_ece,
         private_data: data,
     };
     // The requested parameters apply until the reply contains others.
-    own.peer = Some(PeerTerms {
+    id_state.peer = Some(PeerParams {
         qp: QueuePair::default(),
         gid: request.peer_gid,
         mtu: request.mtu,
         retry_count: request.retry_count,
-        rnr_retry_count: request.terms.rnr_retry_count,
+        rnr_retry_count: request.params.rnr_retry_count,
         ack_timeout: request.ack_timeout,
-        reads_in: request.terms.responder_resources,
-        reads_out: request.terms.initiator_depth,
+        reads_in: request.params.responder_resources,
+        reads_out: request.params.initiator_depth,
     });
     Ok(request)
 }
 
 /// # Safety
 /// The same as for `rdma_connect` (man page).
-unsafe fn connect(of: &IdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
-    let mut own = of.own();
-    own.require(Stage::RouteResolved)?;
+unsafe fn connect(of: &CmIdObject, param: Option<&ConnParam>) -> Result<(), Errno> {
+    let mut id_state = of.lock_state();
+    id_state.require(Stage::RouteResolved)?;
     let (connection, message) = if of.is_datagram() {
         let max = private_data::SIDR_REQ_BYTES_MAX;
         let data = match param {
             // SAFETY: contract of this function: `param` is valid by `man rdma_connect`.
             Some(_) => unsafe { data_of(param, max)? },
-            None => std::mem::take(&mut own.connect_data),
+            None => std::mem::take(&mut id_state.connect_data),
         };
-        Connection::resolve_service(ServiceRequest { route: route(of, &own)?, private_data: data })
+        Connection::resolve_service(ServiceRequest { route: route(of, &id_state)?, private_data: data })
     } else {
         // SAFETY: contract of this function, which is that of `request`.
-        Connection::request(unsafe { request(of, &mut own, param)? })
+        Connection::request(unsafe { request(of, &mut id_state, param)? })
     };
-    own.stage = Stage::Connecting;
-    drop(own);
+    id_state.stage = Stage::Connecting;
+    drop(id_state);
     connection_manager()?.send_request(of.token, connection, message)
 }
 
 /// Ends a connection. Returns whether an event about its end will occur or is already queued.
-fn disconnect(of: &IdObject) -> Result<bool, Errno> {
+fn disconnect(of: &CmIdObject) -> Result<bool, Errno> {
     if of.is_datagram() {
         return Err(invalid("datagrams have no connection"));
     }
@@ -175,11 +187,11 @@ fn disconnect(of: &IdObject) -> Result<bool, Errno> {
     let message = connection.disconnect();
     let is_leaving = connection.state() == State::DreqSent;
     manager.report_disconnect(of.token);
-    manager.take_step(of.token, Step { message, event: None });
-    Ok(is_leaving || manager.has_notice(of.token))
+    manager.apply_step(of.token, Step { message, event: None });
+    Ok(is_leaving || manager.has_queued_event(of.token))
 }
 
-fn establish(of: &IdObject) -> Result<(), Errno> {
+fn establish(of: &CmIdObject) -> Result<(), Errno> {
     connection_manager()?.step(of.token, Connection::ready)
 }
 
@@ -188,13 +200,13 @@ export! {
         /// `man rdma_connect`.
         fn rdma_connect(id: *mut CmId, param: *mut ConnParam) -> c_int {
             // SAFETY: contract of `rdma_connect` (man page): `id` is a live identifier, and `param` is null or valid.
-            answer(unsafe { connect(id::object(id), param.as_ref()).and_then(|()| complete(id)) })
+            to_return_value(unsafe { connect(id::object(id), param.as_ref()).and_then(|()| complete(id)) })
         }
 
         /// `man rdma_disconnect`: also flushes the queue pair's outstanding requests.
         fn rdma_disconnect(id: *mut CmId) -> c_int {
             // SAFETY: contract of `rdma_disconnect` (man page): `id` is a live identifier.
-            answer(unsafe {
+            to_return_value(unsafe {
                 let of = id::object(id);
                 let is_told = qp::to_error(of).and_then(|()| disconnect(of));
                 is_told.and_then(|is_told| if is_told { complete(id) } else { Ok(()) })
@@ -205,7 +217,7 @@ export! {
         /// `man rdma_establish`: for identifiers whose queue pair the program moves through its states itself.
         fn rdma_establish(id: *mut CmId) -> c_int {
             // SAFETY: contract of `rdma_establish` (man page): `id` is a live identifier.
-            answer(unsafe { if (*id).qp.is_null() { establish(id::object(id)) } else { Err(invalid("for identifiers without a queue pair")) } })
+            to_return_value(unsafe { if (*id).qp.is_null() { establish(id::object(id)) } else { Err(invalid("for identifiers without a queue pair")) } })
         }
     }
 }

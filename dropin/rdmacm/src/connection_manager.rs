@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use farcall_wire::cm::{
-    Answered, CommunicationIds, Connection, Event, IpRoute, Message, Rejection, Request, ServiceReply,
+    CommunicationIds, Connection, Event, IpRoute, Message, RejectedMessage, Rejection, Request, ServiceReply,
     ServiceRequest, Step, WrongState,
 };
 use rustix::event::epoll;
 
-use crate::abroad::{Abroad, Far};
 use crate::errno::{Errno, invalid, refused, system};
-use crate::id::IdObject;
+use crate::id::CmIdObject;
 use crate::listener::{Accepted, Listening, Slot};
 use crate::port::Port;
+use crate::remote::{RemoteCm, RemoteEndpoint};
 use crate::shared::Published;
 pub use messages::send_message;
 
@@ -27,13 +27,13 @@ pub type Token = u64;
 
 /// Address of a program's identifier. Only calls by the program dereference it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Id(pub *mut IdObject);
+pub struct Id(pub *mut CmIdObject);
 
 // SAFETY: only an address. The code that dereferences it ensures that the object is live.
 unsafe impl Send for Id {}
 
 /// An event that the program has not received yet.
-pub enum Notice {
+pub enum QueuedEvent {
     AddressResolved,
     AddressError(Errno),
     RouteResolved,
@@ -73,7 +73,9 @@ impl IncomingRequest {
     pub fn refused(&self, reason: u16, status: u8) -> Message {
         let private_data = Vec::new();
         match self {
-            Self::Connection(_) => Message::Rej(Rejection { rejected: Answered::Req, reason, private_data }),
+            Self::Connection(_) => {
+                Message::Rej(Rejection { rejected: RejectedMessage::Req, reason, private_data })
+            }
             Self::Service(request) => {
                 let service_id = request.route.service_id();
                 Message::SidrRep(ServiceReply { status, qp_num: 0, service_id, qkey: 0, private_data })
@@ -84,7 +86,7 @@ impl IncomingRequest {
 
 /// An endpoint: the connection manager's state of an `rdma_cm_id`.
 #[derive(Default)]
-pub struct End {
+pub struct CmEndpoint {
     /// `None` until the program has received the event of the peer's request that created the endpoint.
     pub id: Option<Id>,
     /// The queue for its events.
@@ -99,7 +101,7 @@ pub struct End {
     /// The communication IDs of its connection.
     pub ids: CommunicationIds,
     /// Set if its peer is on another host.
-    pub far: Option<Far>,
+    pub remote_end: Option<RemoteEndpoint>,
     pub incoming: Option<IncomingRequest>,
     /// A request that no listener has accepted yet, and the time of its first attempt.
     unsent: Option<(Message, Instant)>,
@@ -108,7 +110,7 @@ pub struct End {
     disconnect_report: Option<Instant>,
 }
 
-impl End {
+impl CmEndpoint {
     pub fn new(id: Option<Id>, queue: Token) -> Self {
         Self { id, queue, ..Self::default() }
     }
@@ -117,20 +119,20 @@ impl End {
 /// Queued events of one channel, whose eventfd counts them.
 struct Queue {
     count: OwnedFd,
-    waiting: VecDeque<(Token, Notice)>,
+    waiting: VecDeque<(Token, QueuedEvent)>,
 }
 
 /// An event that is being returned to the program.
-pub struct Taken {
+pub struct DeliveredEvent {
     pub id: Id,
-    pub notice: Notice,
+    pub notice: QueuedEvent,
 }
 
 pub struct ConnectionManager {
-    pub(crate) ends: HashMap<Token, End>,
+    pub(crate) ends: HashMap<Token, CmEndpoint>,
     pub(crate) accepted: HashMap<Token, Accepted>,
     /// State for other hosts, once an endpoint needs it.
-    pub(crate) abroad: Option<Abroad>,
+    pub(crate) remote: Option<RemoteCm>,
     queues: HashMap<Token, Queue>,
     timers: BTreeSet<(Instant, Token)>,
     last_token: Token,
@@ -146,7 +148,7 @@ impl ConnectionManager {
         Self {
             ends: HashMap::new(),
             accepted: HashMap::new(),
-            abroad: None,
+            remote: None,
             queues: HashMap::new(),
             timers: BTreeSet::new(),
             last_token: WAKE,
@@ -171,7 +173,7 @@ impl ConnectionManager {
         self.queues.remove(&token);
     }
 
-    pub fn add_end(&mut self, end: End) -> Token {
+    pub fn add_end(&mut self, end: CmEndpoint) -> Token {
         let token = self.token();
         self.ends.insert(token, end);
         token
@@ -179,7 +181,7 @@ impl ConnectionManager {
 
     /// # Errors
     /// Returns `ENODEV` if the endpoint does not belong to this process: it was inherited by a fork.
-    pub fn end(&mut self, token: Token) -> Result<&mut End, Errno> {
+    pub fn end(&mut self, token: Token) -> Result<&mut CmEndpoint, Errno> {
         self.ends
             .get_mut(&token)
             .ok_or_else(|| refused(libc::ENODEV, format_args!("the identifier is one of the parent process")))
@@ -197,7 +199,7 @@ impl ConnectionManager {
         let connection = self.end(token)?.connection.as_mut();
         let connection = connection.ok_or_else(|| invalid("nobody asks, and nobody was asked"))?;
         let message = step(connection).map_err(invalid)?;
-        self.take_step(token, Step { message, event: None });
+        self.apply_step(token, Step { message, event: None });
         Ok(())
     }
 
@@ -205,17 +207,17 @@ impl ConnectionManager {
     ///
     /// An endpoint that must still notify its peer remains until that is done.
     pub fn remove_end(&mut self, token: Token) {
-        if !self.part(token) {
+        if !self.begin_disconnect(token) {
             self.drop_end(token);
         }
     }
 
     /// Removes an endpoint whose request the program has not received yet, and the event for it.
-    pub(crate) fn remove_end_and_notice(&mut self, token: Token) {
+    pub(crate) fn remove_end_and_event(&mut self, token: Token) {
         if let Some(queue) = self.ends.get(&token).map(|end| end.queue) {
             let is_about =
-                |_, notice: &Notice| matches!(notice, Notice::Request { end, .. } if *end == token);
-            drop(self.take_all(queue, is_about));
+                |_, notice: &QueuedEvent| matches!(notice, QueuedEvent::Request { end, .. } if *end == token);
+            drop(self.take_matching(queue, is_about));
         }
         self.remove_end(token);
     }
@@ -227,7 +229,7 @@ impl ConnectionManager {
         if let Some(published) = &end.published {
             self.end_socket(&published.socket);
         }
-        self.drop_notices(end.queue, token);
+        self.drop_events(end.queue, token);
         let accepted = self.accepted.iter().filter(|(_, accepted)| accepted.listener == token);
         let tokens: Vec<Token> = accepted.map(|(token, _)| *token).collect();
         for token in tokens {
@@ -241,7 +243,7 @@ impl ConnectionManager {
         let mut moved = vec![token];
         let of_ends = self.queues.get(&before).into_iter().flat_map(|queue| &queue.waiting);
         moved.extend(of_ends.filter_map(|(of, notice)| match notice {
-            Notice::Request { end, .. } if *of == token => Some(*end),
+            QueuedEvent::Request { end, .. } if *of == token => Some(*end),
             _ => None,
         }));
         for end in &moved[1..] {
@@ -249,7 +251,7 @@ impl ConnectionManager {
                 end.queue = queue;
             }
         }
-        for (of, notice) in self.take_all(before, |of, _| moved.contains(&of)) {
+        for (of, notice) in self.take_matching(before, |of, _| moved.contains(&of)) {
             self.push(queue, of, notice);
         }
         Ok(())
@@ -264,7 +266,7 @@ impl ConnectionManager {
         epoll::add(&self.poll, socket, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))
     }
 
-    fn push(&mut self, queue: Token, of: Token, notice: Notice) {
+    fn push(&mut self, queue: Token, of: Token, notice: QueuedEvent) {
         if let Some(queue) = self.queues.get_mut(&queue) {
             queue.waiting.push_back((of, notice));
             // Never blocks: the count is far below the maximum of an eventfd.
@@ -273,13 +275,17 @@ impl ConnectionManager {
     }
 
     /// Queues an event of an endpoint.
-    pub fn tell(&mut self, token: Token, notice: Notice) {
+    pub fn queue_event(&mut self, token: Token, notice: QueuedEvent) {
         if let Some(queue) = self.ends.get(&token).map(|end| end.queue) {
             self.push(queue, token, notice);
         }
     }
 
-    fn take_all(&mut self, queue: Token, is_wanted: impl Fn(Token, &Notice) -> bool) -> Vec<(Token, Notice)> {
+    fn take_matching(
+        &mut self,
+        queue: Token,
+        is_wanted: impl Fn(Token, &QueuedEvent) -> bool,
+    ) -> Vec<(Token, QueuedEvent)> {
         let Some(queue) = self.queues.get_mut(&queue) else { return Vec::new() };
         let waiting = std::mem::take(&mut queue.waiting);
         let mut taken = Vec::new();
@@ -291,22 +297,22 @@ impl ConnectionManager {
             }
         }
         for _ in &taken {
-            count_down(&queue.count);
+            decrement(&queue.count);
         }
         taken
     }
 
     /// Drops the queued events of an endpoint, together with the new endpoints in them.
-    pub(crate) fn drop_notices(&mut self, queue: Token, token: Token) {
-        for (_, notice) in self.take_all(queue, |of, _| of == token) {
-            if let Notice::Request { end, .. } = notice {
+    pub(crate) fn drop_events(&mut self, queue: Token, token: Token) {
+        for (_, notice) in self.take_matching(queue, |of, _| of == token) {
+            if let QueuedEvent::Request { end, .. } = notice {
                 self.remove_end(end);
             }
         }
     }
 
     /// Returns whether an endpoint has queued events.
-    pub fn has_notice(&self, token: Token) -> bool {
+    pub fn has_queued_event(&self, token: Token) -> bool {
         let queue = self.ends.get(&token).and_then(|end| self.queues.get(&end.queue));
         queue.is_some_and(|queue| queue.waiting.iter().any(|(of, _)| *of == token))
     }
@@ -315,27 +321,27 @@ impl ConnectionManager {
     /// ends the connection as well.
     pub fn report_disconnect(&mut self, token: Token) {
         if self.ends.get_mut(&token).is_some_and(|end| end.disconnect_report.take().is_some()) {
-            self.tell(token, Notice::Connection(Event::Disconnected));
+            self.queue_event(token, QueuedEvent::Connection(Event::Disconnected));
         }
     }
 
     /// Removes the next event of a channel. The program must acknowledge it on the endpoint's identifier.
-    pub fn take(&mut self, queue: Token) -> Option<Taken> {
+    pub fn take(&mut self, queue: Token) -> Option<DeliveredEvent> {
         loop {
             let queue = self.queues.get_mut(&queue)?;
             let (token, notice) = queue.waiting.pop_front()?;
-            count_down(&queue.count);
+            decrement(&queue.count);
             if let Some(id) = self.ends.get(&token).and_then(|end| end.id) {
                 // SAFETY: an identifier is freed only after `remove_end` has removed its endpoint, which requires the
                 // lock that is held here. The endpoint is still present, so its identifier is live.
                 unsafe { &*id.0 }.reported.handed_out();
-                return Some(Taken { id, notice });
+                return Some(DeliveredEvent { id, notice });
             }
         }
     }
 }
 
 /// Decrements a semaphore, which must not be zero.
-fn count_down(count: &OwnedFd) {
+fn decrement(count: &OwnedFd) {
     let _ = rustix::io::read(count, &mut [0_u8; 8]);
 }

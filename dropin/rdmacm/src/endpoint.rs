@@ -9,7 +9,7 @@ use farcall_layout::{Pd, QpInitAttr};
 use crate::bind::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 use crate::channel::next_event;
 use crate::connect::bytes_of;
-use crate::errno::{Errno, answer, check, invalid};
+use crate::errno::{Errno, check, invalid, to_return_value};
 use crate::symbols::export;
 use crate::{event, id, qp};
 
@@ -32,7 +32,7 @@ unsafe fn prepare_passive(
         if !pd.is_null() {
             (*id).pd = pd;
         }
-        id::object(id).own().passive_qp = init;
+        id::object(id).lock_state().passive_qp = init;
     }
     Ok(())
 }
@@ -58,7 +58,7 @@ unsafe fn prepare_active(
         }
         let len = u8::try_from(to.ai_connect_len)
             .map_err(|_| invalid(format_args!("ai_connect_len {}: at most 255", to.ai_connect_len)))?;
-        id::object(id).own().connect_data = bytes_of(to.ai_connect, len, usize::from(u8::MAX))?;
+        id::object(id).lock_state().connect_data = bytes_of(to.ai_connect, len, usize::from(u8::MAX))?;
     }
     Ok(())
 }
@@ -108,7 +108,7 @@ unsafe fn next_request(listener: *mut CmId) -> Result<*mut CmId, Errno> {
     // acknowledged.
     unsafe {
         let of = id::object(listener);
-        if !of.own().is_sync {
+        if !of.lock_state().is_sync {
             return Err(invalid("the identifier has an event channel: take the event"));
         }
         let event = next_event(listener)?;
@@ -136,7 +136,7 @@ unsafe fn equip(listener: *mut CmId, event: *mut CmEvent) -> Result<(), Errno> {
         if (*event).event != kind::CONNECT_REQUEST {
             return Err(invalid("the event is no request to connect"));
         }
-        let wanted = id::object(listener).own().passive_qp.as_ref().map(|init| ptr::read(init));
+        let wanted = id::object(listener).lock_state().passive_qp.as_ref().map(|init| ptr::read(init));
         match wanted {
             Some(mut init) => qp::create((*event).id, (*listener).pd, &mut init),
             None => Ok(()),
@@ -150,7 +150,7 @@ export! {
         fn rdma_create_ep(id: *mut *mut CmId, res: *mut AddrInfo, pd: *mut Pd, attr: *mut QpInitAttr) -> c_int {
             // SAFETY: contract of `rdma_create_ep` (man page): `res` is valid, `pd` and `attr` are null or valid, and
             // `id` points to a variable.
-            answer(unsafe { create(&*res, pd, attr).map(|made| *id = made) })
+            to_return_value(unsafe { create(&*res, pd, attr).map(|made| *id = made) })
         }
 
         /// `man rdma_destroy_ep`.
@@ -162,7 +162,7 @@ export! {
         /// `man rdma_get_request`.
         fn rdma_get_request(listener: *mut CmId, id: *mut *mut CmId) -> c_int {
             // SAFETY: contract of `rdma_get_request` (man page): `listener` is live, and `id` points to a variable.
-            answer(unsafe { next_request(listener).map(|new| *id = new) })
+            to_return_value(unsafe { next_request(listener).map(|new| *id = new) })
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-pub use farcall_trace::errno::{answer, get, null, refused, tell_why};
+pub use farcall_trace::errno::{get, log_why, null, refused, to_return_value};
 
 /// An error number.
 pub type Errno = c_int;

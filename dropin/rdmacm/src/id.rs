@@ -11,8 +11,8 @@ use farcall_layout::rdmacm::{CmId, EventChannel, PathRecord};
 use farcall_trace::Unacknowledged;
 use farcall_wire::cm::{Ece, PortSpace, QueuePair};
 
-use crate::connection_manager::{End, Id, Token};
-use crate::errno::{self, Errno, answer};
+use crate::connection_manager::{CmEndpoint, Id, Token};
+use crate::errno::{self, Errno, to_return_value};
 use crate::service::connection_manager;
 use crate::symbols::export;
 use crate::{address, channel, device};
@@ -23,14 +23,14 @@ const RC: u32 = 2;
 pub const UD: u32 = 4;
 
 #[repr(C)]
-pub struct IdObject {
+pub struct CmIdObject {
     /// The structure that programs read and modify.
     c: UnsafeCell<CmId>,
     pub token: Token,
     pub space: PortSpace,
     /// Number of events that the program has not acknowledged.
     pub reported: Unacknowledged,
-    own: Mutex<Own>,
+    state: Mutex<CmIdState>,
 }
 
 /// State of an endpoint.
@@ -50,7 +50,7 @@ pub enum Stage {
 
 /// Parameters of the peer.
 #[derive(Clone, Copy)]
-pub struct PeerTerms {
+pub struct PeerParams {
     pub qp: QueuePair,
     /// GID of its port.
     pub gid: [u8; 16],
@@ -66,7 +66,7 @@ pub struct PeerTerms {
 
 /// State of an endpoint in addition to the fields that programs see.
 #[derive(Default)]
-pub struct Own {
+pub struct CmIdState {
     pub stage: Stage,
     /// Whether calls wait for the event that they cause (man `rdma_create_id`, with a null channel).
     pub is_sync: bool,
@@ -75,7 +75,7 @@ pub struct Own {
     /// The traffic class.
     pub tos: u8,
     /// Whether its peer is on another host.
-    pub is_far: bool,
+    pub is_remote: bool,
     /// 4.096 µs × 2 to this power.
     pub ack_timeout: u8,
     /// `RDMA_OPTION_ID_REUSEADDR`.
@@ -85,7 +85,7 @@ pub struct Own {
     /// The number of the first packet that the peer sends; for a datagram queue pair, of the first packet that this
     /// side sends.
     pub psn: u32,
-    pub peer: Option<PeerTerms>,
+    pub peer: Option<PeerParams>,
     /// From `rdma_create_ep`: private data for `rdma_connect`.
     pub connect_data: Vec<u8>,
     /// From `rdma_create_ep`: attributes of the queue pairs of requests.
@@ -99,7 +99,7 @@ pub struct Own {
 /// About one second: a peer that is busy or not scheduled must not count as exited.
 pub const ACK_TIMEOUT: u8 = 18;
 
-impl Own {
+impl CmIdState {
     /// # Errors
     /// Returns `EINVAL` if the endpoint is in another state.
     pub fn require(&self, stage: Stage) -> Result<(), Errno> {
@@ -114,7 +114,7 @@ impl Own {
     ///
     /// # Errors
     /// Returns `EINVAL` while there are none.
-    pub fn peer(&self) -> Result<PeerTerms, Errno> {
+    pub fn peer(&self) -> Result<PeerParams, Errno> {
         self.peer
             .ok_or_else(|| errno::invalid("the identifier has no peer yet: no request and no reply came"))
     }
@@ -136,20 +136,20 @@ impl Own {
 
 /// # Safety
 /// `id` must have been created by [`make`] and must not be destroyed.
-pub unsafe fn object<'a>(id: *mut CmId) -> &'a IdObject {
-    // SAFETY: contract of this function: `id` is live. The C structure is the first field of its `IdObject`
+pub unsafe fn object<'a>(id: *mut CmId) -> &'a CmIdObject {
+    // SAFETY: contract of this function: `id` is live. The C structure is the first field of its `CmIdObject`
     // (`repr(C)`). Fields that change are behind a lock, or in the `UnsafeCell`.
-    unsafe { &*id.cast::<IdObject>() }
+    unsafe { &*id.cast::<CmIdObject>() }
 }
 
-impl IdObject {
+impl CmIdObject {
     /// Returns the structure that programs see.
     pub fn c(&self) -> *mut CmId {
         self.c.get()
     }
 
-    pub fn own(&self) -> MutexGuard<'_, Own> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock_state(&self) -> MutexGuard<'_, CmIdState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn is_datagram(&self) -> bool {
@@ -158,16 +158,16 @@ impl IdObject {
     }
 
     /// Sets the local address that programs see.
-    pub fn show_local(&self, own: &mut Own, address: SocketAddr) {
-        own.local = Some(address);
+    pub fn set_local(&self, id_state: &mut CmIdState, address: SocketAddr) {
+        id_state.local = Some(address);
         // SAFETY: `self.c()` points into `self`. The program reads this field only after the call or the event that
         // reports the address.
         unsafe { (*self.c()).route.addr.src_storage = address::to_c(&address).0 };
     }
 
     /// Sets the peer's address that programs see.
-    pub fn show_remote(&self, own: &mut Own, address: SocketAddr) {
-        own.remote = Some(address);
+    pub fn set_remote(&self, id_state: &mut CmIdState, address: SocketAddr) {
+        id_state.remote = Some(address);
         // SAFETY: `self.c()` points into `self`. The program reads this field only after the call or the event that
         // reports the address.
         unsafe { (*self.c()).route.addr.dst_storage = address::to_c(&address).0 };
@@ -226,19 +226,19 @@ pub fn make(
     context: *mut c_void,
     space: PortSpace,
     qp_type: u32,
-) -> Box<IdObject> {
+) -> Box<CmIdObject> {
     // SAFETY: a structure of integers and pointers, for which zero is valid.
     let mut c: CmId = unsafe { std::mem::zeroed() };
     c.channel = channel;
     c.context = context;
     c.ps = space as u32;
     c.qp_type = qp_type;
-    Box::new(IdObject {
+    Box::new(CmIdObject {
         c: UnsafeCell::new(c),
         token,
         space,
         reported: Unacknowledged::default(),
-        own: Mutex::new(Own::new()),
+        state: Mutex::new(CmIdState::new()),
     })
 }
 
@@ -251,18 +251,18 @@ pub unsafe fn create(
     context: *mut c_void,
     space: PortSpace,
     qp_type: u32,
-) -> Result<*mut IdObject, Errno> {
+) -> Result<*mut CmIdObject, Errno> {
     let is_sync = channel.is_null();
     let channel = if is_sync { channel::create()? } else { channel };
     // SAFETY: contract of this function: the channel is live, or was just created.
     let queue = unsafe { channel::object(channel) }.queue;
     let mut manager = connection_manager()?;
-    let token = manager.add_end(End::new(None, queue));
+    let token = manager.add_end(CmEndpoint::new(None, queue));
     let made = Box::into_raw(make(token, channel, context, space, qp_type));
     manager.end(token)?.id = Some(Id(made));
     drop(manager);
     // SAFETY: `made` was just created.
-    unsafe { &*made }.own().is_sync = is_sync;
+    unsafe { &*made }.lock_state().is_sync = is_sync;
     Ok(made)
 }
 
@@ -271,7 +271,7 @@ pub unsafe fn create(
 pub unsafe fn destroy(id: *mut CmId) -> Result<(), Errno> {
     // SAFETY: contract of this function: `id` is live.
     let of = unsafe { object(id) };
-    let is_sync = of.own().is_sync;
+    let is_sync = of.lock_state().is_sync;
     connection_manager()?.remove_end(of.token);
     // SAFETY: contract of this function: `id` is live, and no other thread uses it. `reported.wait` returns when all
     // its events are acknowledged. The channel and the path record were made with `Box::into_raw`, and are freed only
@@ -286,7 +286,7 @@ pub unsafe fn destroy(id: *mut CmId) -> Result<(), Errno> {
         if !path.is_null() {
             drop(Box::from_raw(path));
         }
-        drop(Box::from_raw(id.cast::<IdObject>()));
+        drop(Box::from_raw(id.cast::<CmIdObject>()));
     }
     Ok(())
 }
@@ -298,25 +298,25 @@ export! {
             // SAFETY: contract of `rdma_create_id` (man page): `channel` is null or live.
             let made = space_of(ps).and_then(|space| unsafe { create(channel, context, space, transport(space)) });
             // SAFETY: contract of `rdma_create_id` (man page): `id` points to a variable.
-            answer(made.map(|made| unsafe { *id = made.cast() }))
+            to_return_value(made.map(|made| unsafe { *id = made.cast() }))
         }
 
         /// `man rdma_destroy_id`: waits until its events are acknowledged.
         fn rdma_destroy_id(id: *mut CmId) -> c_int {
             // SAFETY: contract of `rdma_destroy_id` (man page): `id` is live and not used after the call.
-            answer(unsafe { destroy(id) })
+            to_return_value(unsafe { destroy(id) })
         }
 
         /// `man rdma_get_src_port`: big-endian.
         fn rdma_get_src_port(id: *mut CmId) -> u16 {
             // SAFETY: contract of `rdma_get_src_port` (man page): `id` is a live identifier.
-            unsafe { object(id) }.own().local.map_or(0, |address| address.port().to_be())
+            unsafe { object(id) }.lock_state().local.map_or(0, |address| address.port().to_be())
         }
 
         /// `man rdma_get_dst_port`: big-endian.
         fn rdma_get_dst_port(id: *mut CmId) -> u16 {
             // SAFETY: contract of `rdma_get_dst_port` (man page): `id` is a live identifier.
-            unsafe { object(id) }.own().remote.map_or(0, |address| address.port().to_be())
+            unsafe { object(id) }.lock_state().remote.map_or(0, |address| address.port().to_be())
         }
     }
 }

@@ -8,7 +8,7 @@ use farcall_layout::rdmacm::{AddrInfo, addr_flags};
 use farcall_wire::cm::PortSpace;
 use libc::{addrinfo, sockaddr, socklen_t};
 
-use crate::errno::{answer, invalid, tell_why};
+use crate::errno::{invalid, log_why, to_return_value};
 use crate::id::{UD, transport};
 use crate::symbols::export;
 
@@ -32,14 +32,14 @@ unsafe fn copy(from: *const c_void, len: usize) -> *mut c_void {
 }
 
 /// The program's hints, completed with defaults.
-struct Wishes {
+struct AddrInfoHints {
     flags: c_int,
     family: c_int,
     qp_type: c_int,
     port_space: c_int,
 }
 
-impl Wishes {
+impl AddrInfoHints {
     fn of(hints: Option<&AddrInfo>) -> Self {
         let (flags, family, qp_type, port_space) = hints.map_or((0, 0, 0, 0), |hints| {
             (hints.ai_flags, hints.ai_family, hints.ai_qp_type, hints.ai_port_space)
@@ -101,28 +101,34 @@ unsafe fn find(
     service: *const c_char,
     hints: Option<&AddrInfo>,
 ) -> Result<*mut AddrInfo, c_int> {
-    let wishes = Wishes::of(hints);
+    let resolved_hints = AddrInfoHints::of(hints);
     let mut info = AddrInfo {
-        ai_flags: wishes.flags,
-        ai_family: wishes.family,
-        ai_qp_type: wishes.qp_type,
-        ai_port_space: wishes.port_space,
+        ai_flags: resolved_hints.flags,
+        ai_family: resolved_hints.family,
+        ai_qp_type: resolved_hints.qp_type,
+        ai_port_space: resolved_hints.port_space,
         ..AddrInfo::default()
     };
     // SAFETY: contract of this function: the strings and hints are null or valid. `getaddrinfo` returned `found`
     // without an error, and it is freed once.
     unsafe {
         if !node.is_null() || !service.is_null() {
-            let (wanted, mut found) = (wishes.for_libc(), ptr::null_mut());
+            let (wanted, mut found) = (resolved_hints.for_libc(), ptr::null_mut());
             let number = libc::getaddrinfo(node, service, &raw const wanted, &raw mut found);
             if number != 0 {
                 let why = CStr::from_ptr(libc::gai_strerror(number)).to_string_lossy();
-                tell_why(format_args!("getaddrinfo: {why}"));
+                log_why(format_args!("getaddrinfo: {why}"));
                 return Err(number);
             }
             let first = &*found;
             info.ai_family = first.ai_family;
-            place(&mut info, wishes.is_passive(), first.ai_addr, first.ai_addrlen, first.ai_canonname);
+            place(
+                &mut info,
+                resolved_hints.is_passive(),
+                first.ai_addr,
+                first.ai_addrlen,
+                first.ai_canonname,
+            );
             libc::freeaddrinfo(found);
         }
         if let Some(hints) = hints {
@@ -145,7 +151,7 @@ export! {
             node: *const c_char, service: *const c_char, hints: *const AddrInfo, res: *mut *mut AddrInfo,
         ) -> c_int {
             if node.is_null() && service.is_null() && hints.is_null() {
-                return answer(Err(invalid("neither a node, a service nor hints")));
+                return to_return_value(Err(invalid("neither a node, a service nor hints")));
             }
             // SAFETY: contract of `rdma_getaddrinfo` (man page): strings and structure are null or valid, and `res`
             // points to a variable.

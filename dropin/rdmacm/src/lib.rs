@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `id`, `endpoint`, `options`, `migrate` | rdma_create_id, rdma_create_ep, rdma_set_option, rdma_migrate_id |
 //! | `bind` | rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route, rdma_listen |
-//! | `connect`, `answer` | rdma_connect, rdma_disconnect; rdma_accept, rdma_reject |
+//! | `connect`, `accept` | rdma_connect, rdma_disconnect; rdma_accept, rdma_reject |
 //! | `channel`, `event` | rdma_create_event_channel, rdma_get_cm_event |
 //! | `qp`, `attributes`, `device` | rdma_create_qp, rdma_create_srq; rdma_init_qp_attr; rdma_get_devices |
 //! | `info`, `multicast`, `rsocket` | rdma_getaddrinfo; functions that are not supported |
@@ -19,23 +19,24 @@
 //! | `connection_manager` | endpoints of this process, their events, messages and timers |
 //! | `listener`, `service` | accepted connections and their requests; the thread that waits for sockets |
 //! | `port`, `port_locks`, `address` | ports and their sockets; their owners; C socket addresses |
-//! | `abroad`, `management` | connections with other hosts; queue pair 1, over which they are established |
-//! | `parting`, `noted` | disconnection, also on behalf of killed processes; the journal of connections for that
+//! | `remote`, `management` | connections with other hosts; queue pair 1, over which they are established |
+//! | `parting`, `record` | disconnection, also on behalf of killed processes; the journal of connections for that
 //! purpose |
 //! | `limits`, `byte_lock` | limits on the requests of other hosts; locks in files |
 //! | `shared` | listeners in a directory that containers with separate network namespaces share |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 
-mod abroad;
+mod accept;
 mod address;
-mod answer;
 mod attributes;
 mod bind;
 mod byte_lock;
 mod channel;
 mod connect;
+mod connection_journal;
 mod connection_manager;
 mod device;
+mod disconnect;
 mod endpoint;
 mod errno;
 mod event;
@@ -46,13 +47,12 @@ mod listener;
 mod management;
 mod migrate;
 mod multicast;
-mod noted;
 mod options;
 mod own_libibverbs;
-mod parting;
 mod port;
 mod port_locks;
 mod qp;
+mod remote;
 mod rsocket;
 mod service;
 mod shared;

@@ -8,9 +8,11 @@ use farcall_wire::cm::{CommunicationIds, Connection, MESSAGE_BYTES, Mad, Message
 use rustix::io::Errno as OsError;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
 
-use crate::abroad::{Far, HANDED};
-use crate::connection_manager::{ConnectionManager, End, IncomingRequest, Notice, Token, send_message};
-use crate::management::{FOREIGN_BYTES, Foreign};
+use crate::connection_manager::{
+    CmEndpoint, ConnectionManager, IncomingRequest, QueuedEvent, Token, send_message,
+};
+use crate::management::{REMOTE_MAD_BYTES, RemoteMad};
+use crate::remote::{FORWARDED, RemoteEndpoint};
 
 /// How long a request may take to arrive after its connection was accepted.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,7 +47,7 @@ impl Listening {
 
 /// An accepted connection whose request has not arrived.
 pub struct Accepted {
-    /// The listener, or [`HANDED`] if another process forwards a message.
+    /// The listener, or [`FORWARDED`] if another process forwards a message.
     pub listener: Token,
     socket: OwnedFd,
     deadline: Instant,
@@ -56,7 +58,7 @@ pub enum Arrived {
     Nothing,
     Message(Box<Mad>),
     /// A message of another host, from the process that owns queue pair 1.
-    Foreign(Box<Foreign>),
+    RemoteMad(Box<RemoteMad>),
     /// The peer has closed the connection, or sent an invalid message.
     Closed,
 }
@@ -65,7 +67,7 @@ impl Arrived {
     /// Receives one message from a socket.
     pub fn at(socket: &OwnedFd) -> Self {
         // One byte more than any message, to detect longer ones.
-        let mut bytes = [0; FOREIGN_BYTES + 1];
+        let mut bytes = [0; REMOTE_MAD_BYTES + 1];
         let mut was_reset = false;
         loop {
             return match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
@@ -76,9 +78,9 @@ impl Arrived {
                         Self::Closed
                     }
                 },
-                Ok((FOREIGN_BYTES, _)) => {
+                Ok((REMOTE_MAD_BYTES, _)) => {
                     let whole = bytes.first_chunk().expect("as many bytes as came");
-                    Self::Foreign(Box::new(Foreign::decode(whole)))
+                    Self::RemoteMad(Box::new(RemoteMad::decode(whole)))
                 }
                 Ok(_) => Self::Closed,
                 Err(OsError::AGAIN) => Self::Nothing,
@@ -100,7 +102,7 @@ impl ConnectionManager {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let end = self.ends.get(&listener);
         let sockets = [
-            self.abroad.as_ref().filter(|_| listener == HANDED).map(|abroad| &abroad.handed),
+            self.remote.as_ref().filter(|_| listener == FORWARDED).map(|remote| &remote.forwarded),
             end.and_then(|end| end.socket.as_ref()),
             end.and_then(|end| end.published.as_ref()).map(|published| &published.socket),
         ];
@@ -144,23 +146,25 @@ impl ConnectionManager {
         let (question, peer) = match arrived {
             Arrived::Nothing => return,
             Arrived::Message(mad) => (Some(*mad), None),
-            Arrived::Foreign(foreign) => (Mad::decode(&foreign.bytes).ok(), Some(foreign.src)),
+            Arrived::RemoteMad(remote_mad) => (Mad::decode(&remote_mad.bytes).ok(), Some(remote_mad.src)),
             Arrived::Closed => (None, None),
         };
-        if self.accepted.get(&token).is_some_and(|accepted| accepted.listener == HANDED) {
+        if self.accepted.get(&token).is_some_and(|accepted| accepted.listener == FORWARDED) {
             self.drop_accepted(token);
-            return question.zip(peer).into_iter().for_each(|(mad, peer)| self.hear(peer, mad));
+            return question.zip(peer).into_iter().for_each(|(mad, peer)| self.handle_message(peer, mad));
         }
         if let Some(error) = peer.and_then(|peer| farcall_softnic::check_remote_peer(peer).err()) {
             tracing::debug!("{error}");
             return self.drop_accepted(token);
         }
-        let is_known = question.as_ref().zip(peer).is_some_and(|(mad, peer)| self.is_known(peer, mad));
-        let question = question.filter(|_| !is_known);
+        let is_repeated_request =
+            question.as_ref().zip(peer).is_some_and(|(mad, peer)| self.is_repeated_request(peer, mad));
+        let question = question.filter(|_| !is_repeated_request);
         let local = self.comm_id(token);
-        let far = question.as_ref().zip(peer).map(|(mad, peer)| Far::asked(peer, mad.clone()));
+        let remote_end =
+            question.as_ref().zip(peer).map(|(mad, peer)| RemoteEndpoint::asked(peer, mad.clone()));
         let incoming = question.and_then(|mad| {
-            let ids = CommunicationIds::asked(local, &mad);
+            let ids = CommunicationIds::for_responder(local, &mad);
             Some((ids, IncomingRequest::of(mad.message)?))
         });
         let Some(accepted) = self.remove_accepted(token) else { return };
@@ -175,14 +179,14 @@ impl ConnectionManager {
         let refusal = refused_by_listener.or_else(|| {
             let is_one_too_many = peer.is_some_and(|peer| !self.make_room_for(peer));
             is_one_too_many.then(|| {
-                self.abroad.iter().for_each(|abroad| abroad.management.count_refused());
+                self.remote.iter().for_each(|remote| remote.management.count_refused());
                 incoming.refused(reason::NO_RESOURCES, reason::SIDR_REJECT)
             })
         });
         if let Some(refusal) = refusal {
             let refusal = ids.mad(refusal);
             match peer {
-                Some(peer) => self.send_abroad(peer, &refusal),
+                Some(peer) => self.send_mad(peer, &refusal),
                 None => drop(send_message(&accepted.socket, &refusal)),
             }
             return self.close(Some(accepted.socket));
@@ -192,10 +196,10 @@ impl ConnectionManager {
             IncomingRequest::Service(request) => Connection::service_requested(request),
         };
         // The socket keeps its token, under which it is watched.
-        let mut made = End::new(None, queue);
-        match far {
-            Some(far) => {
-                made.far = Some(far);
+        let mut made = CmEndpoint::new(None, queue);
+        match remote_end {
+            Some(remote_end) => {
+                made.remote_end = Some(remote_end);
                 self.close(Some(accepted.socket));
             }
             None => made.socket = Some(accepted.socket),
@@ -204,7 +208,7 @@ impl ConnectionManager {
         made.ids = ids;
         made.incoming = Some(incoming);
         self.ends.insert(token, made);
-        self.tell(accepted.listener, Notice::Request { end: token, _slot: slot });
+        self.queue_event(accepted.listener, QueuedEvent::Request { end: token, _slot: slot });
     }
 }
 

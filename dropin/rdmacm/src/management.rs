@@ -45,21 +45,21 @@ fn functions() -> Option<&'static Functions> {
 }
 
 /// A message of another host, as received and as forwarded between processes of this host.
-pub struct Foreign {
+pub struct RemoteMad {
     pub src: Ipv6Addr,
     pub dst: Ipv6Addr,
     pub bytes: [u8; MESSAGE_BYTES],
 }
 
 /// Length of a forwarded message in bytes: both addresses, then the message.
-pub const FOREIGN_BYTES: usize = 32 + MESSAGE_BYTES;
+pub const REMOTE_MAD_BYTES: usize = 32 + MESSAGE_BYTES;
 
-impl Foreign {
+impl RemoteMad {
     pub fn encode(&self) -> Vec<u8> {
         [&self.src.octets()[..], &self.dst.octets(), &self.bytes].concat()
     }
 
-    pub fn decode(bytes: &[u8; FOREIGN_BYTES]) -> Self {
+    pub fn decode(bytes: &[u8; REMOTE_MAD_BYTES]) -> Self {
         let address = |at: usize| -> Ipv6Addr {
             <[u8; 16]>::try_from(&bytes[at..at + 16]).expect("sixteen bytes").into()
         };
@@ -114,10 +114,10 @@ impl Management {
     }
 
     /// Receives the next message.
-    pub fn take(&self) -> Option<Foreign> {
+    pub fn take(&self) -> Option<RemoteMad> {
         let (mut src, mut dst, mut bytes) = ([0; 16], [0; 16], [0; MESSAGE_BYTES]);
         // SAFETY: the three pointers are valid for the duration of the call.
         let taken = unsafe { (self.functions.take)(&raw mut src, &raw mut dst, &raw mut bytes) };
-        (taken == 1).then(|| Foreign { src: src.into(), dst: dst.into(), bytes })
+        (taken == 1).then(|| RemoteMad { src: src.into(), dst: dst.into(), bytes })
     }
 }

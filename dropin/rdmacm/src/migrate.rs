@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use farcall_layout::rdmacm::{CmId, EventChannel};
 
-use crate::errno::{Errno, answer, invalid};
+use crate::errno::{Errno, invalid, to_return_value};
 use crate::service::connection_manager;
 use crate::symbols::export;
 use crate::{channel, id};
@@ -19,7 +19,7 @@ unsafe fn migrate(id: *mut CmId, to: *mut EventChannel, is_sync: bool) -> Result
     unsafe {
         let of = id::object(id);
         connection_manager()?.migrate(of.token, channel::object(to).queue)?;
-        let was_sync = std::mem::replace(&mut of.own().is_sync, is_sync);
+        let was_sync = std::mem::replace(&mut of.lock_state().is_sync, is_sync);
         if was_sync {
             channel::acknowledge_last(id);
             channel::destroy((*id).channel);
@@ -47,9 +47,9 @@ export! {
         /// `man rdma_migrate_id`: to a channel, or to synchronous calls.
         fn rdma_migrate_id(id: *mut CmId, channel: *mut EventChannel) -> c_int {
             // SAFETY: contract of `rdma_migrate_id` (man page): `id` is live, and `channel` is null or live.
-            answer(unsafe {
+            to_return_value(unsafe {
                 // Not inside the `match`, which would hold the lock.
-                let is_sync = id::object(id).own().is_sync;
+                let is_sync = id::object(id).lock_state().is_sync;
                 match (is_sync, channel.is_null()) {
                     (true, true) => Err(invalid("the identifier is synchronous already")),
                     (false, true) => to_own_channel(id),

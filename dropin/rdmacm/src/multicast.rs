@@ -1,8 +1,8 @@
 //! Functions that are not supported: multicast, and additions of later releases.
 
-use crate::symbols::not_offered;
+use crate::symbols::unsupported;
 
-not_offered! {
+unsupported! {
     "RDMACM_1.0" { MinusOne: rdma_join_multicast rdma_leave_multicast; }
     "RDMACM_1.1" { MinusOne: rdma_join_multicast_ex; }
     // Services of InfiniBand's subnet administration, and application-defined events.

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use farcall_layout::rdmacm::{CmId, option};
 use farcall_wire::cm::Ece;
 
-use crate::errno::{Errno, answer, invalid, refused};
-use crate::id::{self, Own, Stage};
+use crate::errno::{Errno, invalid, refused, to_return_value};
+use crate::id::{self, CmIdState, Stage};
 use crate::symbols::export;
 
 /// # Safety
@@ -23,24 +23,29 @@ unsafe fn read<T: Copy>(value: *const c_void, len_bytes: usize) -> Result<T, Err
 
 /// # Safety
 /// The same as for [`read`].
-unsafe fn set(own: &mut Own, name: c_int, value: *const c_void, len_bytes: usize) -> Result<(), Errno> {
-    let is_bound = own.stage != Stage::New;
+unsafe fn set(
+    id_state: &mut CmIdState,
+    name: c_int,
+    value: *const c_void,
+    len_bytes: usize,
+) -> Result<(), Errno> {
+    let is_bound = id_state.stage != Stage::New;
     // SAFETY: contract of this function, which is that of `read`.
     unsafe {
         match name {
-            option::TOS => own.tos = read(value, len_bytes)?,
+            option::TOS => id_state.tos = read(value, len_bytes)?,
             option::ACK_TIMEOUT => {
                 let timeout: u8 = read(value, len_bytes)?;
                 if timeout > 31 {
                     return Err(invalid(format_args!("ACK timeout {timeout}: at most 31")));
                 }
-                own.ack_timeout = timeout;
+                id_state.ack_timeout = timeout;
             }
             option::REUSEADDR | option::AFONLY if is_bound => {
                 return Err(invalid("the option is set before the identifier has an address"));
             }
-            option::REUSEADDR => own.is_shared = read::<c_int>(value, len_bytes)? != 0,
-            option::AFONLY => own.is_v6_only = read::<c_int>(value, len_bytes)? != 0,
+            option::REUSEADDR => id_state.is_shared = read::<c_int>(value, len_bytes)? != 0,
+            option::AFONLY => id_state.is_v6_only = read::<c_int>(value, len_bytes)? != 0,
             _ => return Err(refused(libc::ENOSYS, format_args!("no option {name}"))),
         }
     }
@@ -54,23 +59,23 @@ export! {
             id: *mut CmId, level: c_int, optname: c_int, value: *mut c_void, len_bytes: usize,
         ) -> c_int {
             if level != option::LEVEL_ID {
-                return answer(Err(refused(libc::ENOSYS, format_args!("options of level {level} are not offered"))));
+                return to_return_value(Err(refused(libc::ENOSYS, format_args!("options of level {level} are not offered"))));
             }
             // SAFETY: contract of `rdma_set_option` (man page): `id` is a live identifier, and `value` has `len_bytes`
             // bytes.
-            answer(unsafe { set(&mut id::object(id).own(), optname, value, len_bytes) })
+            to_return_value(unsafe { set(&mut id::object(id).lock_state(), optname, value, len_bytes) })
         }
     }
     "RDMACM_1.3" {
         /// `man rdma_set_local_ece`.
         fn rdma_set_local_ece(id: *mut CmId, ece: *mut [u32; 3]) -> c_int {
             if id.is_null() || ece.is_null() {
-                return answer(Err(invalid("no identifier, or no structure")));
+                return to_return_value(Err(invalid("no identifier, or no structure")));
             }
             // SAFETY: contract of `rdma_set_local_ece` (man page): `id` is live and `ece` is valid; both are not null.
             unsafe {
                 let [vendor_id, options, ..] = *ece;
-                id::object(id).own().local_ece = Ece { vendor_id, options };
+                id::object(id).lock_state().local_ece = Ece { vendor_id, options };
             }
             0
         }
@@ -78,12 +83,12 @@ export! {
         /// `man rdma_get_remote_ece`.
         fn rdma_get_remote_ece(id: *mut CmId, ece: *mut [u32; 3]) -> c_int {
             if id.is_null() || ece.is_null() {
-                return answer(Err(invalid("no identifier, or no structure")));
+                return to_return_value(Err(invalid("no identifier, or no structure")));
             }
             // SAFETY: contract of `rdma_get_remote_ece` (man page): `id` is live and `ece` is valid; both are not
             // null.
             unsafe {
-                let Ece { vendor_id, options } = id::object(id).own().remote_ece;
+                let Ece { vendor_id, options } = id::object(id).lock_state().remote_ece;
                 *ece = [vendor_id, options, 0];
             }
             0

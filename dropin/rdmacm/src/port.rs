@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farcall_softnic::{admit_group, rendezvous_directory};
-use farcall_wire::cm::{PortSpace, place};
+use farcall_wire::cm::{PortSpace, socket_name};
 use rustix::io::Errno as OsError;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::connection_journal::{ConnectionJournal, JournaledConnection, RecordIndex};
 use crate::errno::{Errno, invalid, refused, system};
-use crate::noted::{Connections, Noted, Place};
 use crate::port_locks::PortLocks;
 use crate::{address, shared};
 
@@ -92,7 +92,7 @@ impl Drop for Port {
         }
         if let Some(locks) = locks().as_mut() {
             for name in [Some(&self.name), self.shared.as_ref()].into_iter().flatten() {
-                locks.of.give_back(name);
+                locks.of.release(name);
             }
         }
     }
@@ -131,18 +131,18 @@ pub fn reserve(space: PortSpace, address: &SocketAddr) -> Result<(Port, SocketAd
 
 impl Locks {
     fn take(&mut self, network: u64, space: PortSpace, address: &SocketAddr) -> io::Result<Option<Port>> {
-        let name = place::name(network, space, address);
+        let name = socket_name::name(network, space, address);
         let path = self.directory.join(&name);
         // Another user's file, in a directory that users share.
         if is_anothers(&path) || !self.of.take(&name)? {
             return Ok(None);
         }
-        let everywhere = place::name(network, space, &place::everywhere(address));
-        let shared = (everywhere != name).then_some(everywhere);
+        let wildcard = socket_name::name(network, space, &socket_name::wildcard(address));
+        let shared = (wildcard != name).then_some(wildcard);
         match shared.as_ref().map_or(Ok(true), |shared| self.of.share(shared)) {
             Ok(true) => Ok(Some(Port { name, shared, path, is_listened_at: false })),
             other => {
-                self.of.give_back(&name);
+                self.of.release(&name);
                 other.map(|_| None)
             }
         }
@@ -150,14 +150,14 @@ impl Locks {
 
     /// Removes the sockets of exited processes: those whose names are not locked.
     fn sweep(&mut self) {
-        let prefix = place::network_prefix(network());
+        let prefix = socket_name::network_prefix(network());
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
             let Some(name) = name.to_str().filter(|name| name.starts_with(&prefix)) else { continue };
             if !is_anothers(&entry.path()) && self.of.take(name).unwrap_or(false) {
                 let _ = fs::remove_file(entry.path());
-                self.of.give_back(name);
+                self.of.release(name);
             }
         }
     }
@@ -215,10 +215,13 @@ pub fn listen_as(slot: u32) -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 /// Returns the kernel's error.
-pub fn noted_connections(slot: u32) -> Result<(Connections, Vec<(Place, Noted)>), Errno> {
+pub fn open_journal(
+    slot: u32,
+) -> Result<(ConnectionJournal, Vec<(RecordIndex, JournaledConnection)>), Errno> {
     let user = rustix::process::geteuid().as_raw();
     let path = directory()?.join(format!("mad-v1-net{}-{user}.connections", network()));
-    Connections::open(&path, slot).map_err(system(&format!("no connections are noted in {}", path.display())))
+    ConnectionJournal::open(&path, slot)
+        .map_err(system(&format!("no connections are noted in {}", path.display())))
 }
 
 /// Connects to another process.
@@ -237,7 +240,7 @@ pub fn reach_process(slot: u32) -> Result<OwnedFd, Errno> {
 pub enum Reached {
     Yes,
     /// No listener.
-    Nobody,
+    NoListener,
     /// A listener is there, and its backlog is full.
     Busy,
 }
@@ -249,7 +252,7 @@ pub enum Reached {
 pub fn reach(socket: &OwnedFd, space: PortSpace, to: &SocketAddr) -> Result<Reached, Errno> {
     let here = || -> Result<Vec<_>, Errno> {
         let directory = directory()?;
-        let names = place::listeners_at(network(), space, to).into_iter();
+        let names = socket_name::listeners_at(network(), space, to).into_iter();
         Ok(names
             .map(|name| SocketAddrUnix::new(directory.join(name)).map_err(OsError::raw_os_error))
             .collect())
@@ -264,5 +267,5 @@ pub fn reach(socket: &OwnedFd, space: PortSpace, to: &SocketAddr) -> Result<Reac
             Err(error) => return Err(error.raw_os_error()),
         }
     }
-    Ok(Reached::Nobody)
+    Ok(Reached::NoListener)
 }

@@ -11,27 +11,27 @@ use crate::byte_lock::{self, Holder};
 /// The locks of this process. The kernel knows only one holder, the file; holders within the process are counted here.
 pub struct PortLocks {
     file: File,
-    held: HashMap<i64, Held>,
+    holders: HashMap<i64, Holders>,
 }
 
-enum Held {
-    Alone,
-    Together(u32),
+enum Holders {
+    Exclusive,
+    Shared(u32),
 }
 
 impl PortLocks {
     /// # Errors
     /// Returns an error if the file cannot be created or opened.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: byte_lock::open(path)?, held: HashMap::new() })
+        Ok(Self { file: byte_lock::open(path)?, holders: HashMap::new() })
     }
 
     /// Acquires a name exclusively. Returns `false` if it has another holder.
     pub fn take(&mut self, name: &str) -> io::Result<bool> {
         let byte = byte_of(name);
-        let is_free = !self.held.contains_key(&byte) && self.lock(byte, libc::F_WRLCK)?;
+        let is_free = !self.holders.contains_key(&byte) && self.lock(byte, libc::F_WRLCK)?;
         if is_free {
-            self.held.insert(byte, Held::Alone);
+            self.holders.insert(byte, Holders::Exclusive);
         }
         Ok(is_free)
     }
@@ -39,22 +39,22 @@ impl PortLocks {
     /// Acquires a name that several holders may share. Returns `false` if it is held exclusively.
     pub fn share(&mut self, name: &str) -> io::Result<bool> {
         let byte = byte_of(name);
-        let holders = match self.held.get(&byte) {
-            Some(Held::Alone) => return Ok(false),
-            Some(Held::Together(holders)) => *holders,
+        let holders = match self.holders.get(&byte) {
+            Some(Holders::Exclusive) => return Ok(false),
+            Some(Holders::Shared(holders)) => *holders,
             None if self.lock(byte, libc::F_RDLCK)? => 0,
             None => return Ok(false),
         };
-        self.held.insert(byte, Held::Together(holders + 1));
+        self.holders.insert(byte, Holders::Shared(holders + 1));
         Ok(true)
     }
 
     /// Releases a name that was acquired exclusively or shared.
-    pub fn give_back(&mut self, name: &str) {
+    pub fn release(&mut self, name: &str) {
         let byte = byte_of(name);
-        if let Some(Held::Together(holders @ 2..)) = self.held.get_mut(&byte) {
+        if let Some(Holders::Shared(holders @ 2..)) = self.holders.get_mut(&byte) {
             *holders -= 1;
-        } else if self.held.remove(&byte).is_some() {
+        } else if self.holders.remove(&byte).is_some() {
             // Unlocking cannot fail after locking has succeeded.
             let _ = self.lock(byte, libc::F_UNLCK);
         }

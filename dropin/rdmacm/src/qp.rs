@@ -8,8 +8,8 @@ use farcall_layout::rdmacm::{AS_MANY_AS_POSSIBLE, CmId};
 use farcall_layout::{Cq, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx, mask};
 
 use crate::attributes::{ERR, INIT, RTR, RTS, state, towards};
-use crate::errno::{Errno, answer, check, invalid, made, refused};
-use crate::id::{self, IdObject};
+use crate::errno::{Errno, check, invalid, made, refused, to_return_value};
+use crate::id::{self, CmIdObject};
 use crate::symbols::export;
 use crate::verbs::{create_qp_ex, verbs};
 
@@ -33,7 +33,7 @@ unsafe fn modify(qp: *mut Qp, mut attr: QpAttr, attr_mask: c_int) -> Result<(), 
 ///
 /// # Safety
 /// The endpoint's queue pair must not be destroyed during the call.
-pub unsafe fn to_ready(of: &IdObject, reads_in: Option<u8>, reads_out: Option<u8>) -> Result<(), Errno> {
+pub unsafe fn to_ready(of: &CmIdObject, reads_in: Option<u8>, reads_out: Option<u8>) -> Result<(), Errno> {
     // SAFETY: `of.c()` points into `of`, which is live.
     let qp = unsafe { (*of.c()).qp };
     if qp.is_null() {
@@ -58,7 +58,7 @@ pub unsafe fn to_ready(of: &IdObject, reads_in: Option<u8>, reads_out: Option<u8
 ///
 /// # Safety
 /// The same as for [`to_ready`].
-pub unsafe fn to_error(of: &IdObject) -> Result<(), Errno> {
+pub unsafe fn to_error(of: &CmIdObject) -> Result<(), Errno> {
     // SAFETY: `of.c()` points into `of`, which is live. Contract of this function: the queue pair, if not null, is not
     // destroyed during the call.
     unsafe {
@@ -69,7 +69,7 @@ pub unsafe fn to_error(of: &IdObject) -> Result<(), Errno> {
 
 /// Moves a new queue pair to the last state that requires no peer: it accepts receives, and a datagram queue pair also
 /// sends.
-unsafe fn prepare(of: &IdObject, qp: *mut Qp) -> Result<(), Errno> {
+unsafe fn prepare(of: &CmIdObject, qp: *mut Qp) -> Result<(), Errno> {
     let states: &[u32] = if of.is_datagram() { &[INIT, RTR, RTS] } else { &[INIT] };
     for wanted in states {
         let (attr, attr_mask) = towards(*wanted, of)?;
@@ -273,14 +273,14 @@ export! {
         /// `man rdma_create_qp`: the sizes are set to those of the created queue pair.
         fn rdma_create_qp(id: *mut CmId, pd: *mut Pd, attr: *mut QpInitAttr) -> c_int {
             // SAFETY: contract of `rdma_create_qp` (man page): `id` and `attr` are valid, and `pd` is null or live.
-            answer(unsafe { create(id, pd, &mut *attr) })
+            to_return_value(unsafe { create(id, pd, &mut *attr) })
         }
 
         /// `man rdma_create_qp`, with the attributes of `ibv_create_qp_ex`.
         fn rdma_create_qp_ex(id: *mut CmId, attr: *mut QpInitAttrEx) -> c_int {
             // SAFETY: contract of `rdma_create_qp_ex` (man page): `id` and `attr` are valid. The structure begins with
             // the fields of the plain one (asserted above).
-            answer(unsafe {
+            to_return_value(unsafe {
                 if (*attr).comp_mask & HAS_PD == 0 || (*attr).pd.is_null() {
                     (*attr).comp_mask |= HAS_PD;
                     (*attr).pd = (*id).pd;
@@ -290,9 +290,9 @@ export! {
                     Err(invalid(OTHER_DOMAIN))
                 } else {
                     let plain = attr.cast::<QpInitAttr>();
-                    let mut wishes = plain.read();
-                    complete_wishes(id, &mut wishes).and_then(|()| {
-                        ((*attr).send_cq, (*attr).recv_cq, (*attr).srq) = (wishes.send_cq, wishes.recv_cq, wishes.srq);
+                    let mut resolved_hints = plain.read();
+                    complete_wishes(id, &mut resolved_hints).and_then(|()| {
+                        ((*attr).send_cq, (*attr).recv_cq, (*attr).srq) = (resolved_hints.send_cq, resolved_hints.recv_cq, resolved_hints.srq);
                         adopt(id, create_qp_ex((*id).verbs, attr))
                     })
                 }
@@ -308,13 +308,13 @@ export! {
         /// `man rdma_create_srq`.
         fn rdma_create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> c_int {
             // SAFETY: contract of `rdma_create_srq` (man page): `id` and `attr` are valid, and `pd` is null or live.
-            answer(unsafe { create_srq(id, pd, attr) })
+            to_return_value(unsafe { create_srq(id, pd, attr) })
         }
 
         /// `man rdma_create_srq`: basic queues only; XRC is not supported.
         fn rdma_create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) -> c_int {
             // SAFETY: contract of `rdma_create_srq_ex` (man page): `id` and `attr` are valid.
-            answer(unsafe {
+            to_return_value(unsafe {
                 let given = (*attr).comp_mask;
                 if given & SRQ_HAS_TYPE == 0 {
                     Err(invalid("comp_mask: no type"))

@@ -1,9 +1,9 @@
 //! Sockets over RDMA (man `rsocket`), which are not supported. The functions exist so that programs linked with them
 //! start; they fail with `EOPNOTSUPP`.
 
-use crate::symbols::not_offered;
+use crate::symbols::unsupported;
 
-not_offered! {
+unsupported! {
     "RDMACM_1.0" {
         MinusOne: rsocket rbind rlisten raccept rconnect rshutdown rclose rrecv rrecvfrom rrecvmsg rsend rsendto
             rsendmsg rread rreadv rwrite rwritev rpoll rselect rgetpeername rgetsockname rsetsockopt rgetsockopt rfcntl riomap

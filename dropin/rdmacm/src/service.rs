@@ -17,7 +17,7 @@ use crate::own_libibverbs;
 const STACK_BYTES: usize = 256 << 10;
 
 /// How long an exiting process waits until its peers on other hosts have confirmed that.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Service {
     manager: Mutex<ConnectionManager>,
@@ -104,7 +104,7 @@ fn wait_and_work(service: &Service, poll: &OwnedFd, deadline: Option<Instant>) -
         }
         manager.run_timers(Instant::now());
         if service.is_ending.load(Ordering::Acquire) {
-            manager.leave();
+            manager.shutdown();
             service.has_left.store(!manager.is_leaving(), Ordering::Release);
         }
         next = manager.next_deadline();
@@ -114,7 +114,7 @@ fn wait_and_work(service: &Service, poll: &OwnedFd, deadline: Option<Instant>) -
 
 /// Makes this process disconnect from its peers on other hosts when it exits normally, and wait until they have
 /// confirmed it.
-pub fn leave_at_exit() {
+pub fn disconnect_at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: `leave` exists until the process exits, because the library is never unloaded (`-z nodelete`).
@@ -135,7 +135,7 @@ extern "C" fn leave() {
     service.is_ending.store(true, Ordering::Release);
     let _ = rustix::io::write(&service.wake, &1_u64.to_ne_bytes());
     let began = Instant::now();
-    while !service.has_left.load(Ordering::Acquire) && began.elapsed() < LEAVE_TIMEOUT {
+    while !service.has_left.load(Ordering::Acquire) && began.elapsed() < EXIT_TIMEOUT {
         std::thread::sleep(Duration::from_millis(1));
     }
 }

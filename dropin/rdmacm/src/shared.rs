@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io, process, ptr};
 
 use farcall_softnic::{admit_group, is_network_forced, socket_directory};
-use farcall_wire::cm::{PortSpace, place};
+use farcall_wire::cm::{PortSpace, socket_name};
 use rustix::net::{self, SocketAddrUnix};
 
 use crate::errno::Errno;
@@ -35,13 +35,13 @@ impl Drop for Published {
 
 /// Returns the directory; `None` if none is configured, or all traffic must use the network, which leads to other
 /// hosts.
-fn folder() -> Option<PathBuf> {
+fn directory() -> Option<PathBuf> {
     socket_directory().filter(|_| !is_network_forced())
 }
 
 /// Returns whether an address outside of this network namespace may belong to another container.
-pub fn leads_to(to: &SocketAddr) -> bool {
-    folder().is_some() && !to.ip().is_loopback()
+pub fn is_shared_address(to: &SocketAddr) -> bool {
+    directory().is_some() && !to.ip().is_loopback()
 }
 
 /// Returns the socket name of a listener at an address of another network namespace.
@@ -49,39 +49,39 @@ pub fn leads_to(to: &SocketAddr) -> bool {
 /// # Errors
 /// Returns `ENAMETOOLONG`. `None` if no directory is shared.
 pub fn name(space: PortSpace, to: &SocketAddr) -> Option<Result<SocketAddrUnix, Errno>> {
-    let path = folder()?.join(place::file_name(space, to));
+    let path = directory()?.join(socket_name::file_name(space, to));
     Some(SocketAddrUnix::new(&path).map_err(|error| error.raw_os_error()))
 }
 
 /// Publishes a listener in the directory. `None` if there is no directory, or no other network namespace can reach the
 /// listener.
 pub fn publish(space: PortSpace, bound: &SocketAddr, is_v6_only: bool) -> Option<Published> {
-    let folder = folder()?;
+    let directory = directory()?;
     let addresses = addresses_of(bound, is_v6_only);
     if addresses.is_empty() {
         return None;
     }
-    let published = publish_in(&folder, space, &addresses);
+    let published = publish_in(&directory, space, &addresses);
     if let Err(error) = &published {
         crate::complain(format_args!(
             "other containers cannot find {bound} in {}: {error}",
-            folder.display()
+            directory.display()
         ));
     }
     published.ok()
 }
 
-fn publish_in(folder: &Path, space: PortSpace, addresses: &[SocketAddr]) -> io::Result<Published> {
+fn publish_in(directory: &Path, space: PortSpace, addresses: &[SocketAddr]) -> io::Result<Published> {
     // A socket has only one name; the names by which it is found are links to it.
     let unique = RandomState::new().build_hasher().finish() as u32;
-    let first = folder.join(format!("cm-v1-{}-{unique:08x}.sock", process::id()));
+    let first = directory.join(format!("cm-v1-{}-{unique:08x}.sock", process::id()));
     let socket = port::socket().map_err(io::Error::from_raw_os_error)?;
     net::bind(&socket, &SocketAddrUnix::new(&first)?)?;
     let mut published = Published { socket, paths: vec![first.clone()] };
     admit_group(&first).map_err(io::Error::other)?;
     net::listen(&published.socket, BACKLOG)?;
     for address in addresses {
-        let path = folder.join(place::file_name(space, address));
+        let path = directory.join(socket_name::file_name(space, address));
         claim(&first, &path)?;
         published.paths.push(path);
     }

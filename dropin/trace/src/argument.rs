@@ -49,7 +49,7 @@ pub trait Argument: Copy {
     ///
     /// # Safety
     /// A pointer must be null, or point to an object that the function's man page requires.
-    unsafe fn show(self, line: &mut Line, hint: &Hint);
+    unsafe fn format(self, line: &mut Line, hint: &Hint);
 
     /// Returns its value as a number.
     fn number(self) -> Option<i64> {
@@ -68,7 +68,7 @@ pub trait Returned: Copy {
     ///
     /// # Safety
     /// A pointer must be null, or have just been returned by a verbs function.
-    unsafe fn show_result(self, call: &str, errno: c_int, line: &mut Line);
+    unsafe fn format_result(self, call: &str, errno: c_int, line: &mut Line);
 
     /// Returns whether the call succeeded.
     fn succeeded(self, call: &str) -> bool;
@@ -86,7 +86,7 @@ fn begin_result(line: &mut Line) {
 }
 
 /// Formats the name of an error number, or the number.
-fn show_errno(number: c_int, line: &mut Line) {
+fn format_errno(number: c_int, line: &mut Line) {
     let name = names::errno(number);
     match (line.format(), name) {
         (Format::Text, Some(name)) => line.raw(format_args!(" {name}")),
@@ -98,31 +98,31 @@ fn show_errno(number: c_int, line: &mut Line) {
 
 /// Objects, formatted by the number or name that programs and tools use.
 macro_rules! objects {
-    ($($Object:ident as $kind:literal |$object:ident, $line:ident| $show:expr;)*) => {
+    ($($Object:ident as $kind:literal |$object:ident, $line:ident| $format:expr;)*) => {
         $(
             impl Argument for *mut $Object {
-                unsafe fn show(self, line: &mut Line, _hint: &Hint) {
-                    // SAFETY: contract of `Argument::show`: the pointer is null or points to a live object.
+                unsafe fn format(self, line: &mut Line, _hint: &Hint) {
+                    // SAFETY: contract of `Argument::format`: the pointer is null or points to a live object.
                     match unsafe { self.as_ref() } {
-                        Some($object) => { let $line = line; $show }
+                        Some($object) => { let $line = line; $format }
                         None => line.null(),
                     }
                 }
             }
 
             impl Returned for *mut $Object {
-                unsafe fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {
+                unsafe fn format_result(self, _call: &str, errno: c_int, line: &mut Line) {
                     begin_result(line);
-                    // SAFETY: contract of `Returned::show_result`: the pointer is null or was just returned by a verbs
-                    // function.
+                    // SAFETY: contract of `Returned::format_result`: the pointer is null or was just returned by a
+                    // verbs function.
                     match unsafe { self.as_ref() } {
                         Some($object) => line.object(|line| {
                             let $line = line.key($kind);
-                            $show
+                            $format
                         }),
                         None => {
                             line.null();
-                            show_errno(errno, line);
+                            format_errno(errno, line);
                         }
                     }
                 }
@@ -159,12 +159,12 @@ objects! {
 
 /// Variables that functions read or fill through a pointer, formatted by their contents.
 macro_rules! variables {
-    ($($Type:ty as |$value:ident, $line:ident, $hint:ident| $show:expr;)*) => {
+    ($($Type:ty as |$value:ident, $line:ident, $hint:ident| $format:expr;)*) => {
         $(impl Argument for *mut $Type {
-            unsafe fn show(self, $line: &mut Line, $hint: &Hint) {
-                // SAFETY: contract of `Argument::show`: the pointer is null or points to a live variable.
+            unsafe fn format(self, $line: &mut Line, $hint: &Hint) {
+                // SAFETY: contract of `Argument::format`: the pointer is null or points to a live variable.
                 match unsafe { self.as_ref() } {
-                    Some($value) => $show,
+                    Some($value) => $format,
                     None => $line.null(),
                 }
             }
@@ -176,27 +176,27 @@ pub(crate) use variables;
 
 variables! {
     // SAFETY: the function has stored a live completion queue in the variable.
-    *mut Cq as |value, line, hint| unsafe { value.show(line, hint) };
+    *mut Cq as |value, line, hint| unsafe { value.format(line, hint) };
     *mut c_void as |value, line, _hint| line.hex(value.addr() as u64);
     c_int as |value, line, hint| match hint.name {
         "attr_mask" => line.flags(*value as u64, &names::qp_attr_mask()),
         _ => line.number(value),
     };
     u16 as |value, line, _hint| line.hex((*value).into());
-    [u8; 16] as |value, line, _hint| show_gid(*value, line);
+    [u8; 16] as |value, line, _hint| format_gid(*value, line);
     [u8; 6] as |value, line, _hint| line.list(value, |line, byte| line.hex((*byte).into()));
     [u32; 3] as |value, line, _hint| line.list(value, |line, word| line.hex((*word).into()));
 }
 
 /// Formats a GID as an IPv6 address.
-pub(crate) fn show_gid(gid: [u8; 16], line: &mut Line) {
+pub(crate) fn format_gid(gid: [u8; 16], line: &mut Line) {
     line.word_fmt(format_args!("{}", std::net::Ipv6Addr::from(gid)));
 }
 
 impl Argument for *const [u8; 16] {
-    unsafe fn show(self, line: &mut Line, hint: &Hint) {
-        // SAFETY: contract of `Argument::show`, which is the same for the mutable pointer.
-        unsafe { self.cast_mut().show(line, hint) }
+    unsafe fn format(self, line: &mut Line, hint: &Hint) {
+        // SAFETY: contract of `Argument::format`, which is the same for the mutable pointer.
+        unsafe { self.cast_mut().format(line, hint) }
     }
 }
 
@@ -204,7 +204,7 @@ impl Argument for *const [u8; 16] {
 macro_rules! addresses {
     ($($Type:ty),*) => {
         $(impl Argument for $Type {
-            unsafe fn show(self, line: &mut Line, _hint: &Hint) {
+            unsafe fn format(self, line: &mut Line, _hint: &Hint) {
                 if self.is_null() { line.null() } else { line.hex(self.addr() as u64) }
             }
         })*
@@ -215,11 +215,11 @@ macro_rules! addresses {
 addresses!(*mut i8, *mut u8, *mut (), *mut *mut Device, *mut *mut Context);
 
 impl Argument for *const c_char {
-    unsafe fn show(self, line: &mut Line, _hint: &Hint) {
+    unsafe fn format(self, line: &mut Line, _hint: &Hint) {
         if self.is_null() {
             line.null();
         } else {
-            // SAFETY: contract of `Argument::show`: the pointer, which is not null, points to a C string.
+            // SAFETY: contract of `Argument::format`: the pointer, which is not null, points to a C string.
             line.text(&unsafe { CStr::from_ptr(self) }.to_string_lossy());
         }
     }
@@ -229,7 +229,7 @@ impl Argument for *const c_char {
 macro_rules! numbers {
     ($($Type:ty),*) => {
         $(impl Argument for $Type {
-            unsafe fn show(self, line: &mut Line, hint: &Hint) {
+            unsafe fn format(self, line: &mut Line, hint: &Hint) {
                 match hint.name {
                     "access" => line.flags(u64::from(self as u32), &names::ACCESS),
                     "flags" if hint.call == "ibv_rereg_mr" => {
@@ -261,11 +261,11 @@ macro_rules! numbers {
 numbers!(c_int, u8, u16, u32, u64, usize);
 
 impl Argument for *mut c_void {
-    unsafe fn show(self, line: &mut Line, hint: &Hint) {
+    unsafe fn format(self, line: &mut Line, hint: &Hint) {
         if cm::is_read(hint.call, hint.name) && !self.is_null() {
-            // SAFETY: contract of `Argument::show`: the pointer, which is not null, points to the `len_bytes` bytes of
-            // the call.
-            unsafe { cm::show_value(line, self, hint) };
+            // SAFETY: contract of `Argument::format`: the pointer, which is not null, points to the `len_bytes` bytes
+            // of the call.
+            unsafe { cm::format_value(line, self, hint) };
         } else if self.is_null() {
             line.null();
         } else {
@@ -275,20 +275,20 @@ impl Argument for *mut c_void {
 }
 
 impl Argument for *const c_void {
-    unsafe fn show(self, line: &mut Line, hint: &Hint) {
-        // SAFETY: contract of `Argument::show`, which is the same for the mutable pointer.
-        unsafe { self.cast_mut().show(line, hint) }
+    unsafe fn format(self, line: &mut Line, hint: &Hint) {
+        // SAFETY: contract of `Argument::format`, which is the same for the mutable pointer.
+        unsafe { self.cast_mut().format(line, hint) }
     }
 }
 
 impl Returned for c_int {
-    unsafe fn show_result(self, call: &str, errno: c_int, line: &mut Line) {
+    unsafe fn format_result(self, call: &str, errno: c_int, line: &mut Line) {
         begin_result(line);
         line.number(self);
         if self != 0 && !self.succeeded(call) {
             // ibv_rereg_mr returns the state of the region; the reason is in errno.
             let is_in_errno = self == -1 || call == "ibv_rereg_mr";
-            show_errno(if is_in_errno { errno } else { self.abs() }, line);
+            format_errno(if is_in_errno { errno } else { self.abs() }, line);
         }
     }
 
@@ -302,11 +302,11 @@ impl Returned for c_int {
 }
 
 impl Returned for isize {
-    unsafe fn show_result(self, _call: &str, _errno: c_int, line: &mut Line) {
+    unsafe fn format_result(self, _call: &str, _errno: c_int, line: &mut Line) {
         begin_result(line);
         line.number(self);
         if self < 0 {
-            show_errno(self.unsigned_abs() as c_int, line);
+            format_errno(self.unsigned_abs() as c_int, line);
         }
     }
 
@@ -321,7 +321,7 @@ impl Returned for isize {
 
 /// A port in network byte order, as `rdma_get_src_port` returns it.
 impl Returned for u16 {
-    unsafe fn show_result(self, _call: &str, _errno: c_int, line: &mut Line) {
+    unsafe fn format_result(self, _call: &str, _errno: c_int, line: &mut Line) {
         begin_result(line);
         line.number(Self::from_be(self));
     }
@@ -332,7 +332,7 @@ impl Returned for u16 {
 }
 
 impl Returned for u64 {
-    unsafe fn show_result(self, _call: &str, _errno: c_int, line: &mut Line) {
+    unsafe fn format_result(self, _call: &str, _errno: c_int, line: &mut Line) {
         begin_result(line);
         line.hex(self);
     }
@@ -343,7 +343,7 @@ impl Returned for u64 {
 }
 
 impl Returned for () {
-    unsafe fn show_result(self, _call: &str, _errno: c_int, _line: &mut Line) {}
+    unsafe fn format_result(self, _call: &str, _errno: c_int, _line: &mut Line) {}
 
     fn succeeded(self, _call: &str) -> bool {
         true
@@ -354,11 +354,11 @@ impl Returned for () {
 macro_rules! returned_addresses {
     ($($Type:ty),*) => {
         $(impl Returned for $Type {
-            unsafe fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {
+            unsafe fn format_result(self, _call: &str, errno: c_int, line: &mut Line) {
                 begin_result(line);
                 if self.is_null() {
                     line.null();
-                    show_errno(errno, line);
+                    format_errno(errno, line);
                 } else {
                     line.hex(self.addr() as u64);
                 }
@@ -374,13 +374,13 @@ macro_rules! returned_addresses {
 returned_addresses!(*mut *mut Device, *mut *mut Context, *mut c_void);
 
 impl Returned for *const c_char {
-    unsafe fn show_result(self, _call: &str, errno: c_int, line: &mut Line) {
+    unsafe fn format_result(self, _call: &str, errno: c_int, line: &mut Line) {
         begin_result(line);
         if self.is_null() {
             line.null();
-            show_errno(errno, line);
+            format_errno(errno, line);
         } else {
-            // SAFETY: contract of `Returned::show_result`: the library returned the pointer, which is not null, to a
+            // SAFETY: contract of `Returned::format_result`: the library returned the pointer, which is not null, to a
             // static C string.
             line.text(&unsafe { CStr::from_ptr(self) }.to_string_lossy());
         }

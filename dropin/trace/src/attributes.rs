@@ -8,7 +8,7 @@ use farcall_layout::{
 };
 use farcall_verbs::Wc;
 
-use crate::argument::{Argument, Hint, Phase, show_gid, variables};
+use crate::argument::{Argument, Hint, Phase, format_gid, variables};
 use crate::line::Line;
 use crate::names;
 
@@ -20,14 +20,14 @@ pub(crate) fn word_or_number(line: &mut Line, word: Option<&str>, number: impl s
     }
 }
 
-fn show_mtu(line: &mut Line, mtu: u32) {
+fn format_mtu(line: &mut Line, mtu: u32) {
     match names::mtu_bytes(mtu) {
         Some(bytes) => line.number(bytes),
         None => line.word_fmt(format_args!("ibv_mtu({mtu})")),
     }
 }
 
-fn show_cap(line: &mut Line, cap: &QpCap) {
+fn format_cap(line: &mut Line, cap: &QpCap) {
     line.object(|line| {
         line.numbers([
             ("max_send_wr", cap.max_send_wr),
@@ -39,10 +39,10 @@ fn show_cap(line: &mut Line, cap: &QpCap) {
     });
 }
 
-pub(crate) fn show_path(line: &mut Line, path: &AhAttr) {
+pub(crate) fn format_path(line: &mut Line, path: &AhAttr) {
     line.object(|line| {
         if path.is_global != 0 {
-            show_gid(path.grh.dgid, line.key("dgid"));
+            format_gid(path.grh.dgid, line.key("dgid"));
             line.key("sgid_index").number(path.grh.sgid_index);
         }
         if path.is_global == 0 || path.dlid != 0 {
@@ -56,11 +56,11 @@ pub(crate) fn show_path(line: &mut Line, path: &AhAttr) {
 }
 
 /// Formats the members of a queue pair's attributes that a mask selects.
-fn show_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
+fn format_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
     macro_rules! members {
-        ($line:ident, $($bit:expr => $name:ident: $show:expr;)*) => {
+        ($line:ident, $($bit:expr => $name:ident: $format:expr;)*) => {
             $(if attr_mask & $bit != 0 {
-                $show($line.key(stringify!($name)), attr.$name);
+                $format($line.key(stringify!($name)), attr.$name);
             })*
         };
     }
@@ -77,10 +77,10 @@ fn show_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
         line.hex(key.into());
     }
     fn cap(line: &mut Line, cap: QpCap) {
-        show_cap(line, &cap);
+        format_cap(line, &cap);
     }
     fn path(line: &mut Line, path: AhAttr) {
-        show_path(line, &path);
+        format_path(line, &path);
     }
     line.object(|line| {
         members! { line,
@@ -90,7 +90,7 @@ fn show_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
             mask::PORT => port_num: number;
             mask::ACCESS_FLAGS => qp_access_flags: access;
             mask::QKEY => qkey: key;
-            mask::PATH_MTU => path_mtu: show_mtu;
+            mask::PATH_MTU => path_mtu: format_mtu;
             mask::DEST_QPN => dest_qp_num: Line::qpn;
             mask::RQ_PSN => rq_psn: key;
             mask::AV => ah_attr: path;
@@ -108,23 +108,23 @@ fn show_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
 }
 
 /// The common part of both functions that create a queue pair.
-macro_rules! show_init {
+macro_rules! format_init {
     ($line:ident, $hint:ident, $attr:ident) => {{
         word_or_number($line.key("qp_type"), names::qp_type($attr.qp_type), $attr.qp_type);
-        // SAFETY: contract of `Argument::show`: the structure's queues are null or live.
+        // SAFETY: contract of `Argument::format`: the structure's queues are null or live.
         unsafe {
-            $attr.send_cq.show($line.key("send_cq"), $hint);
-            $attr.recv_cq.show($line.key("recv_cq"), $hint);
+            $attr.send_cq.format($line.key("send_cq"), $hint);
+            $attr.recv_cq.format($line.key("recv_cq"), $hint);
             if !$attr.srq.is_null() {
-                $attr.srq.show($line.key("srq"), $hint);
+                $attr.srq.format($line.key("srq"), $hint);
             }
         }
-        show_cap($line.key("cap"), &$attr.cap);
+        format_cap($line.key("cap"), &$attr.cap);
         $line.key("sq_sig_all").number($attr.sq_sig_all);
     }};
 }
 
-fn show_srq_attr(line: &mut Line, attr: &SrqAttr) {
+fn format_srq_attr(line: &mut Line, attr: &SrqAttr) {
     line.object(|line| {
         line.numbers([("max_wr", attr.max_wr), ("max_sge", attr.max_sge), ("srq_limit", attr.srq_limit)]);
     });
@@ -136,21 +136,21 @@ variables! {
         // ibv_query_qp fills all members, but only those in the mask are formatted, because the program requested
         // them.
         let is_wish = hint.call == "rdma_init_qp_attr";
-        show_qp_attr(line, attr, if is_wish { mask::STATE } else { hint.others.mask });
+        format_qp_attr(line, attr, if is_wish { mask::STATE } else { hint.others.mask });
     };
     QpInitAttr as |attr, line, hint| {
         if hint.phase == Phase::Granted {
-            show_cap(line, &attr.cap);
+            format_cap(line, &attr.cap);
         } else {
-            line.object(|line| show_init!(line, hint, attr));
+            line.object(|line| format_init!(line, hint, attr));
         }
     };
     QpInitAttrEx as |attr, line, hint| {
         if hint.phase == Phase::Granted {
-            show_cap(line, &attr.cap);
+            format_cap(line, &attr.cap);
         } else {
             line.object(|line| {
-                show_init!(line, hint, attr);
+                format_init!(line, hint, attr);
                 line.key("comp_mask").hex(attr.comp_mask.into());
                 line.key("send_ops_flags").hex(attr.send_ops_flags);
             });
@@ -158,14 +158,14 @@ variables! {
     };
     CqInitAttrEx as |attr, line, hint| line.object(|line| {
         line.key("cqe").number(attr.cqe);
-        // SAFETY: contract of `Argument::show`: the structure's channel is null or live.
-        unsafe { attr.channel.show(line.key("channel"), hint) };
+        // SAFETY: contract of `Argument::format`: the structure's channel is null or live.
+        unsafe { attr.channel.format(line.key("channel"), hint) };
         line.key("wc_flags").hex(attr.wc_flags);
     });
-    SrqInitAttr as |attr, line, _hint| show_srq_attr(line, &attr.attr);
-    SrqInitAttrEx as |attr, line, _hint| show_srq_attr(line, &attr.attr);
-    SrqAttr as |attr, line, _hint| show_srq_attr(line, attr);
-    AhAttr as |attr, line, _hint| show_path(line, attr);
+    SrqInitAttr as |attr, line, _hint| format_srq_attr(line, &attr.attr);
+    SrqInitAttrEx as |attr, line, _hint| format_srq_attr(line, &attr.attr);
+    SrqAttr as |attr, line, _hint| format_srq_attr(line, attr);
+    AhAttr as |attr, line, _hint| format_path(line, attr);
     DeviceAttr as |attr, line, _hint| line.object(|line| {
         // SAFETY: the library has filled the array with a string that ends with a zero byte.
         line.key("fw_ver").text(&unsafe { CStr::from_ptr(attr.fw_ver.as_ptr()) }.to_string_lossy());
@@ -180,12 +180,12 @@ variables! {
     });
     PortAttr as |attr, line, _hint| line.object(|line| {
         word_or_number(line.key("state"), names::port_state(attr.state as u32), attr.state);
-        show_mtu(line.key("active_mtu"), attr.active_mtu as u32);
+        format_mtu(line.key("active_mtu"), attr.active_mtu as u32);
         line.key("lid").number(attr.lid);
         line.key("gid_tbl_len").number(attr.gid_tbl_len);
     });
     GidEntry as |entry, line, _hint| line.object(|line| {
-        show_gid(entry.gid, line.key("gid"));
+        format_gid(entry.gid, line.key("gid"));
         line.key("index").number(entry.gid_index);
         line.key("type").word(match entry.gid_type {
             1 => "ROCE_V1",
@@ -193,11 +193,11 @@ variables! {
             _ => "IB",
         });
     });
-    AsyncEvent as |event, line, _hint| show_event(line, event);
+    AsyncEvent as |event, line, _hint| format_event(line, event);
     Wc as |wc, line, _hint| crate::work::completion(line, wc);
 }
 
-fn show_event(line: &mut Line, event: &AsyncEvent) {
+fn format_event(line: &mut Line, event: &AsyncEvent) {
     line.object(|line| {
         word_or_number(line.key("event"), names::event(event.event_type as u32), event.event_type);
         // SAFETY: the element has the type that the event's type implies, and is live until the event is acknowledged.

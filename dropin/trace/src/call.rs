@@ -68,7 +68,7 @@ impl Call {
     }
 
     /// Reads an argument that determines the format of others. Called for all arguments before the first is formatted.
-    pub fn look(&mut self, name: &'static str, argument: impl Argument) {
+    pub fn read_hint(&mut self, name: &'static str, argument: impl Argument) {
         let number = || argument.number().unwrap_or(0);
         match name.trim_start_matches('_') {
             "attr_mask" => self.others.mask = number() as c_int,
@@ -81,20 +81,20 @@ impl Call {
     /// Formats an argument, unless the call fills it.
     ///
     /// # Safety
-    /// See [`Argument::show`].
+    /// See [`Argument::format`].
     pub unsafe fn argument(&mut self, name: &'static str, argument: impl Argument) {
         let name = name.trim_start_matches('_');
         if names::is_output(self.name, name) || argument.is_hidden(name) {
             return;
         }
         let hint = Hint { call: self.name, name, others: self.others, phase: Phase::Given };
-        // SAFETY: contract of this function, which is that of `Argument::show`.
-        unsafe { argument.show(self.line.key(name), &hint) };
+        // SAFETY: contract of this function, which is that of `Argument::format`.
+        unsafe { argument.format(self.line.key(name), &hint) };
     }
 
-    /// Formats a further argument with `show`.
-    pub fn shows(&mut self, name: &str, show: impl FnOnce(&mut Line)) {
-        show(self.line.key(name));
+    /// Formats a further argument with `format`.
+    pub fn add_argument(&mut self, name: &str, format: impl FnOnce(&mut Line)) {
+        format(self.line.key(name));
     }
 
     /// Called after the arguments are formatted, immediately before the call is executed.
@@ -105,21 +105,21 @@ impl Call {
     /// Called after the call has been executed.
     ///
     /// # Safety
-    /// See [`Returned::show_result`].
+    /// See [`Returned::format_result`].
     pub unsafe fn returned(&mut self, value: impl Returned) {
         let errno = errno::get();
         self.took_ns = now_ns().saturating_sub(self.executes_ns);
         let closed = if self.line.format() == Format::Text { ')' } else { '}' };
         self.line.raw(format_args!("{closed}"));
         self.succeeded = value.succeeded(self.name);
-        // SAFETY: contract of this function, which is that of `Returned::show_result`.
-        unsafe { value.show_result(self.name, errno, &mut self.line) };
+        // SAFETY: contract of this function, which is that of `Returned::format_result`.
+        unsafe { value.format_result(self.name, errno, &mut self.line) };
     }
 
     /// Formats an argument that the call filled, if the call succeeded.
     ///
     /// # Safety
-    /// See [`Argument::show`].
+    /// See [`Argument::format`].
     pub unsafe fn output(&mut self, name: &'static str, argument: impl Argument) {
         let name = name.trim_start_matches('_');
         let is_granted = names::is_granted(self.name, name);
@@ -129,20 +129,20 @@ impl Call {
         let phase = if is_granted { Phase::Granted } else { Phase::Filled };
         let hint = Hint { call: self.name, name, others: self.others, phase };
         self.result(name, |line| {
-            // SAFETY: contract of this function, which is that of `Argument::show`.
-            unsafe { argument.show(line, &hint) }
+            // SAFETY: contract of this function, which is that of `Argument::format`.
+            unsafe { argument.format(line, &hint) }
         });
     }
 
     /// Formats a further result.
-    pub fn result(&mut self, name: &str, show: impl FnOnce(&mut Line)) {
+    pub fn result(&mut self, name: &str, format: impl FnOnce(&mut Line)) {
         if !self.has_outputs {
             let open = if self.line.format() == Format::Text { " {" } else { ",\"out\":{" };
             self.line.raw(format_args!("{open}"));
             self.line.begin_members();
             self.has_outputs = true;
         }
-        show(self.line.key(name));
+        format(self.line.key(name));
     }
 
     /// Writes the line. Preserves `errno`.

@@ -9,7 +9,7 @@ use farcall_layout::rdmacm::{AddrInfo, CmEvent, CmId, ConnParam, UdParam, event}
 use libc::sockaddr;
 
 use crate::argument::{Argument, Hint, Phase, variables};
-use crate::attributes::{show_path, word_or_number};
+use crate::attributes::{format_path, word_or_number};
 use crate::line::Line;
 use crate::{cm_names, names};
 
@@ -36,14 +36,14 @@ pub(crate) fn is_read(call: &str, argument: &str) -> bool {
 ///
 /// # Safety
 /// `value` must point to the call's `len_bytes` bytes.
-pub(crate) unsafe fn show_value(line: &mut Line, value: *const c_void, hint: &Hint) {
+pub(crate) unsafe fn format_value(line: &mut Line, value: *const c_void, hint: &Hint) {
     let len_bytes = hint.others.len_bytes;
     // SAFETY: contract of this function: `value` has `len_bytes` bytes.
     unsafe {
         match (hint.name, len_bytes) {
             ("value", 1) => line.number(value.cast::<u8>().read()),
             ("value", 4) => line.number(value.cast::<c_int>().read_unaligned()),
-            _ => show_bytes(line, value, len_bytes),
+            _ => format_bytes(line, value, len_bytes),
         }
     }
 }
@@ -66,7 +66,7 @@ impl fmt::Display for Bytes<'_> {
 
 /// # Safety
 /// `bytes` must be null, or point to `len_bytes` bytes.
-unsafe fn show_bytes(line: &mut Line, bytes: *const c_void, len_bytes: usize) {
+unsafe fn format_bytes(line: &mut Line, bytes: *const c_void, len_bytes: usize) {
     if bytes.is_null() {
         line.null();
     } else {
@@ -78,12 +78,12 @@ unsafe fn show_bytes(line: &mut Line, bytes: *const c_void, len_bytes: usize) {
 
 /// # Safety
 /// `address` must be null, or have the length of its family.
-unsafe fn show_address(line: &mut Line, address: *const sockaddr) {
+unsafe fn format_address(line: &mut Line, address: *const sockaddr) {
     if address.is_null() {
         return line.null();
     }
     // SAFETY: contract of this function: `address`, which is not null, has the length of its family.
-    let shown: SocketAddr = unsafe {
+    let address: SocketAddr = unsafe {
         match c_int::from((*address).sa_family) {
             libc::AF_INET => {
                 let found = address.cast::<libc::sockaddr_in>().read_unaligned();
@@ -96,23 +96,23 @@ unsafe fn show_address(line: &mut Line, address: *const sockaddr) {
             family => return line.word_fmt(format_args!("family {family}")),
         }
     };
-    line.word_fmt(format_args!("{shown}"));
+    line.word_fmt(format_args!("{address}"));
 }
 
 impl Argument for *mut sockaddr {
-    unsafe fn show(self, line: &mut Line, _hint: &Hint) {
-        // SAFETY: contract of `Argument::show`: the pointer is null or points to a complete address.
-        unsafe { show_address(line, self) }
+    unsafe fn format(self, line: &mut Line, _hint: &Hint) {
+        // SAFETY: contract of `Argument::format`: the pointer is null or points to a complete address.
+        unsafe { format_address(line, self) }
     }
 }
 
 impl Argument for *mut CmId {
-    unsafe fn show(self, line: &mut Line, hint: &Hint) {
-        // SAFETY: contract of `Argument::show`: the pointer is null or points to a live identifier.
+    unsafe fn format(self, line: &mut Line, hint: &Hint) {
+        // SAFETY: contract of `Argument::format`: the pointer is null or points to a live identifier.
         match unsafe { self.as_ref() } {
             None => line.null(),
-            // SAFETY: contract of `Argument::show`: the objects of a live identifier are live.
-            Some(id) if hint.phase == Phase::Granted => unsafe { show_id(line, id, hint) },
+            // SAFETY: contract of `Argument::format`: the objects of a live identifier are live.
+            Some(id) if hint.phase == Phase::Granted => unsafe { format_id(line, id, hint) },
             Some(_) => line.hex(self.addr() as u64),
         }
     }
@@ -122,31 +122,31 @@ impl Argument for *mut CmId {
 ///
 /// # Safety
 /// The identifier's objects must be live.
-unsafe fn show_id(line: &mut Line, id: &CmId, hint: &Hint) {
+unsafe fn format_id(line: &mut Line, id: &CmId, hint: &Hint) {
     let is_address = matches!(hint.call, "rdma_bind_addr" | "rdma_listen");
     line.object(|line| {
         // SAFETY: contract of this function: the identifier's objects are null or live.
         unsafe {
             if is_address {
-                show_address(line.key("src_addr"), (&raw const id.route.addr.src_storage).cast());
+                format_address(line.key("src_addr"), (&raw const id.route.addr.src_storage).cast());
                 return;
             }
             for (name, cq) in [("send_cq", id.send_cq), ("recv_cq", id.recv_cq)] {
                 if !cq.is_null() {
-                    cq.show(line.key(name), hint);
+                    cq.format(line.key(name), hint);
                 }
             }
             if !id.srq.is_null() {
-                id.srq.show(line.key("srq"), hint);
+                id.srq.format(line.key("srq"), hint);
             }
             if !id.qp.is_null() {
-                id.qp.show(line.key("qp"), hint);
+                id.qp.format(line.key("qp"), hint);
             }
         }
     });
 }
 
-fn show_info(line: &mut Line, info: &AddrInfo) {
+fn format_info(line: &mut Line, info: &AddrInfo) {
     line.object(|line| {
         if info.ai_flags != 0 {
             line.key("flags").flags(u64::from(info.ai_flags as u32), &cm_names::ADDR_FLAGS);
@@ -167,20 +167,20 @@ fn show_info(line: &mut Line, info: &AddrInfo) {
             if len > 0 {
                 // SAFETY: the program or the library has stored the address, and its length is greater than zero, so
                 // it is complete.
-                unsafe { show_address(line.key(name), address) };
+                unsafe { format_address(line.key(name), address) };
             }
         }
     });
 }
 
 impl Argument for *const AddrInfo {
-    unsafe fn show(self, line: &mut Line, hint: &Hint) {
-        // SAFETY: contract of `Argument::show`, which is the same for the mutable pointer.
-        unsafe { self.cast_mut().show(line, hint) }
+    unsafe fn format(self, line: &mut Line, hint: &Hint) {
+        // SAFETY: contract of `Argument::format`, which is the same for the mutable pointer.
+        unsafe { self.cast_mut().format(line, hint) }
     }
 }
 
-fn show_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
+fn format_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
     line.object(|line| {
         word_or_number(line.key("event"), cm_names::event(of.event), of.event);
         for (name, id) in [("id", of.id), ("listen_id", of.listen_id)] {
@@ -191,7 +191,7 @@ fn show_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
         // SAFETY: the identifier is live until the event is acknowledged.
         let is_datagram = !of.id.is_null() && cm_names::is_datagram(unsafe { (*of.id).ps });
         if of.status != 0 {
-            show_status(line.key("status"), of, is_datagram);
+            format_status(line.key("status"), of, is_datagram);
         }
         if hint.phase == Phase::Given {
             return;
@@ -201,7 +201,7 @@ fn show_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
             let between = unsafe { &(*of.id).route.addr };
             for (name, address) in [("src_addr", &between.src_storage), ("dst_addr", &between.dst_storage)] {
                 // SAFETY: the storage has the length of any family's address.
-                unsafe { show_address(line.key(name), ptr::from_ref(address).cast()) };
+                unsafe { format_address(line.key(name), ptr::from_ref(address).cast()) };
             }
         }
         let says = matches!(
@@ -214,16 +214,16 @@ fn show_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
         // SAFETY: the port space determines which member of the union the library has filled.
         unsafe {
             if is_datagram {
-                show_datagrams(line.key("ud"), &of.param.ud);
+                format_datagrams(line.key("ud"), &of.param.ud);
             } else {
-                show_connection(line.key("conn"), &of.param.conn);
+                format_connection(line.key("conn"), &of.param.conn);
             }
         }
     });
 }
 
 /// Formats a negative error number, or the peer's reason.
-fn show_status(line: &mut Line, of: &CmEvent, is_datagram: bool) {
+fn format_status(line: &mut Line, of: &CmEvent, is_datagram: bool) {
     match of.status {
         status if status < 0 => match names::errno(-status) {
             Some(name) => line.word_fmt(format_args!("-{name}")),
@@ -235,14 +235,14 @@ fn show_status(line: &mut Line, of: &CmEvent, is_datagram: bool) {
 }
 
 /// Formats the private data of an event or of a call's parameters, if there is any.
-fn show_private_data(line: &mut Line, bytes: *const c_void, len_bytes: u8) {
+fn format_private_data(line: &mut Line, bytes: *const c_void, len_bytes: u8) {
     if len_bytes > 0 {
         // SAFETY: the structure contains the length of its private data.
-        unsafe { show_bytes(line.key("private_data"), bytes, len_bytes.into()) };
+        unsafe { format_bytes(line.key("private_data"), bytes, len_bytes.into()) };
     }
 }
 
-fn show_connection(line: &mut Line, param: &ConnParam) {
+fn format_connection(line: &mut Line, param: &ConnParam) {
     line.object(|line| {
         line.numbers([
             ("responder_resources", param.responder_resources),
@@ -253,29 +253,29 @@ fn show_connection(line: &mut Line, param: &ConnParam) {
             ("srq", param.srq),
         ]);
         line.key("qp_num").qpn(param.qp_num);
-        show_private_data(line, param.private_data, param.private_data_len);
+        format_private_data(line, param.private_data, param.private_data_len);
     });
 }
 
-fn show_datagrams(line: &mut Line, param: &UdParam) {
+fn format_datagrams(line: &mut Line, param: &UdParam) {
     line.object(|line| {
         line.key("qp_num").qpn(param.qp_num);
         line.key("qkey").hex(param.qkey.into());
-        show_path(line.key("ah_attr"), &param.ah_attr);
-        show_private_data(line, param.private_data, param.private_data_len);
+        format_path(line.key("ah_attr"), &param.ah_attr);
+        format_private_data(line, param.private_data, param.private_data_len);
     });
 }
 
 variables! {
     // SAFETY: the function has stored a live identifier in the variable.
-    *mut CmId as |id, line, hint| unsafe { id.show(line, hint) };
-    AddrInfo as |info, line, _hint| show_info(line, info);
+    *mut CmId as |id, line, hint| unsafe { id.format(line, hint) };
+    AddrInfo as |info, line, _hint| format_info(line, info);
     // SAFETY: the function has stored the address information that it found in the variable.
-    *mut AddrInfo as |first, line, hint| unsafe { first.show(line, hint) };
-    CmEvent as |of, line, hint| show_event(line, of, hint);
+    *mut AddrInfo as |first, line, hint| unsafe { first.format(line, hint) };
+    CmEvent as |of, line, hint| format_event(line, of, hint);
     // SAFETY: the function has stored an event that is not acknowledged in the variable.
-    *mut CmEvent as |of, line, hint| unsafe { of.show(line, hint) };
-    ConnParam as |param, line, _hint| show_connection(line, param);
+    *mut CmEvent as |of, line, hint| unsafe { of.format(line, hint) };
+    ConnParam as |param, line, _hint| format_connection(line, param);
 }
 
 #[cfg(test)]
@@ -301,10 +301,10 @@ mod tests {
         let others = OtherArguments { len_bytes: 2, ..OtherArguments::default() };
         let bytes = [0xab_u8, 0xcd];
         // SAFETY: `bytes` has two bytes, as `len_bytes` states.
-        let shown = text(|line| unsafe {
-            bytes.as_ptr().cast::<c_void>().show(line, &hint("rdma_reject", "private_data", others));
+        let output = text(|line| unsafe {
+            bytes.as_ptr().cast::<c_void>().format(line, &hint("rdma_reject", "private_data", others));
         });
-        assert_eq!(shown, "abcd");
+        assert_eq!(output, "abcd");
     }
 
     #[test]
@@ -312,12 +312,12 @@ mod tests {
         let others = OtherArguments { level: 0, len_bytes: 4, mask: 0 };
         let mut value: c_int = 1;
         // SAFETY: `value` has four bytes, as `len_bytes` states.
-        let shown = text(|line| unsafe {
-            1_i32.show(line, &hint("rdma_set_option", "optname", others));
+        let output = text(|line| unsafe {
+            1_i32.format(line, &hint("rdma_set_option", "optname", others));
             line.raw(format_args!(" "));
-            (&raw mut value).cast::<c_void>().show(line, &hint("rdma_set_option", "value", others));
+            (&raw mut value).cast::<c_void>().format(line, &hint("rdma_set_option", "value", others));
         });
-        assert_eq!(shown, "REUSEADDR 1");
+        assert_eq!(output, "REUSEADDR 1");
     }
 
     #[test]
@@ -328,12 +328,12 @@ mod tests {
         v6.sin6_port = 7174_u16.to_be();
         v6.sin6_addr.s6_addr = Ipv6Addr::LOCALHOST.octets();
         // SAFETY: `v6` has the length of its family.
-        assert_eq!(text(|line| unsafe { show_address(line, (&raw const v6).cast()) }), "[::1]:7174");
+        assert_eq!(text(|line| unsafe { format_address(line, (&raw const v6).cast()) }), "[::1]:7174");
         v6.sin6_family = 27;
         // SAFETY: `v6` is longer than the family field, and nothing else is read for an unknown family.
-        assert_eq!(text(|line| unsafe { show_address(line, (&raw const v6).cast()) }), "family 27");
-        // SAFETY: `show_address` accepts null.
-        assert_eq!(text(|line| unsafe { show_address(line, std::ptr::null()) }), "NULL");
+        assert_eq!(text(|line| unsafe { format_address(line, (&raw const v6).cast()) }), "family 27");
+        // SAFETY: `format_address` accepts null.
+        assert_eq!(text(|line| unsafe { format_address(line, std::ptr::null()) }), "NULL");
     }
 
     #[test]
@@ -353,15 +353,15 @@ mod tests {
         let filled =
             Hint { phase: Phase::Filled, ..hint("rdma_get_cm_event", "event", OtherArguments::default()) };
         // SAFETY: `of` is a complete event, and its identifier `id` is live.
-        let shown = text(|line| unsafe { (&raw mut of).show(line, &filled) });
+        let output = text(|line| unsafe { (&raw mut of).format(line, &filled) });
         assert!(
-            shown.starts_with("{event=REJECTED, id=0x") && shown.ends_with(", private_data=07}}"),
-            "{shown}"
+            output.starts_with("{event=REJECTED, id=0x") && output.ends_with(", private_data=07}}"),
+            "{output}"
         );
-        assert!(shown.contains(", status=CONSUMER_REJECT, conn={responder_resources=0,"), "{shown}");
+        assert!(output.contains(", status=CONSUMER_REJECT, conn={responder_resources=0,"), "{output}");
         (of.event, of.status) = (event::UNREACHABLE, -libc::ETIMEDOUT);
         // SAFETY: `of` is a complete event, and its identifier `id` is live.
-        let shown = text(|line| unsafe { (&raw mut of).show(line, &filled) });
-        assert!(shown.ends_with(", status=-ETIMEDOUT}"), "{shown}");
+        let output = text(|line| unsafe { (&raw mut of).format(line, &filled) });
+        assert!(output.ends_with(", status=-ETIMEDOUT}"), "{output}");
     }
 }

@@ -27,7 +27,7 @@ pub fn null<T>(number: c_int) -> *mut T {
 /// Sets `errno` to the result of an exported function if that is an error number, as the original libraries' system
 /// calls do.
 #[inline]
-pub fn told<R: Returned>(call: &str, returned: R) -> R {
+pub fn set_errno_of<R: Returned>(call: &str, returned: R) -> R {
     match returned.error_number(call) {
         0 => {}
         number => set(number),
@@ -36,7 +36,7 @@ pub fn told<R: Returned>(call: &str, returned: R) -> R {
 }
 
 /// Converts a result to 0, or to -1 with `errno` set.
-pub fn answer(result: Result<(), c_int>) -> c_int {
+pub fn to_return_value(result: Result<(), c_int>) -> c_int {
     result.map_or_else(
         |number| {
             set(number);
@@ -50,13 +50,13 @@ pub fn answer(result: Result<(), c_int>) -> c_int {
 #[cold]
 pub fn refused(number: c_int, why: fmt::Arguments<'_>) -> c_int {
     set(number);
-    tell_why(why);
+    log_why(why);
     number
 }
 
 /// Writes to the trace, if there is one, why a call fails whose result is not an error number.
 #[cold]
-pub fn tell_why(why: fmt::Arguments<'_>) {
+pub fn log_why(why: fmt::Arguments<'_>) {
     if crate::is_on() {
         crate::note("refused", |line| {
             line.key("why").text(&why.to_string());

@@ -30,9 +30,9 @@ macro_rules! export {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
                 let run = move || $(-> $ret)? { $body };
-                let run = move || $crate::errno::told(stringify!($name), run());
+                let run = move || $crate::errno::set_errno_of(stringify!($name), run());
                 let Some(_traced) = $trace() else { return run() };
-                $crate::shown!($name($($arg),*), run)
+                $crate::trace_call!($name($($arg),*), run)
             }
 
             $crate::symver!($node, $name);
@@ -55,13 +55,13 @@ pub enum Refusal {
 
 /// Returns the result of an unsupported function, in the register that its return type uses. Traces the call without
 /// its arguments.
-pub fn refuse(name: &'static str, refusal: Refusal, is_shown: bool) -> isize {
-    let call = if is_shown { Call::begin(name) } else { None };
+pub fn refuse(name: &'static str, refusal: Refusal, is_traced: bool) -> isize {
+    let call = if is_traced { Call::begin(name) } else { None };
     if !matches!(refusal, Refusal::Nothing) {
         errno::refused(libc::EOPNOTSUPP, format_args!("{name} is not offered"));
     }
     if let Some(mut call) = call {
-        // SAFETY: the results are integers or null, which satisfies `Returned::show_result`.
+        // SAFETY: the results are integers or null, which satisfies `Returned::format_result`.
         unsafe {
             match refusal {
                 Refusal::Number => call.returned(libc::EOPNOTSUPP),
@@ -82,7 +82,7 @@ pub fn refuse(name: &'static str, refusal: Refusal, is_shown: bool) -> isize {
 /// Exports functions that programs link but that are not supported, by version node and kind of refusal. They are
 /// declared without arguments: a C function may be called with more arguments than it reads.
 #[macro_export]
-macro_rules! not_offered {
+macro_rules! unsupported {
     ($trace:path; $($node:tt { $($refusal:ident: $($name:ident)*;)* })*) => {
         $($($(
             /// Not supported.

@@ -42,17 +42,17 @@ pub use work::{completions, receives, request, requests};
 /// Executes a function (a closure without arguments) and traces the call. Returns from the enclosing function if calls
 /// are not traced.
 #[macro_export]
-macro_rules! shown {
+macro_rules! trace_call {
     ($name:ident($($arg:ident),*), $run:ident) => {{
         let Some(mut call) = $crate::Call::begin(stringify!($name)) else { return $run() };
-        $(call.look(stringify!($arg), $arg);)*
-        // SAFETY: arguments satisfy `Argument::show`: they are null or valid by the man page of the call.
+        $(call.read_hint(stringify!($arg), $arg);)*
+        // SAFETY: arguments satisfy `Argument::format`: they are null or valid by the man page of the call.
         $(unsafe { call.argument(stringify!($arg), $arg) };)*
         call.executes();
         let returned = $run();
         // SAFETY: the function has just returned the value.
         unsafe { call.returned(returned) };
-        // SAFETY: arguments satisfy `Argument::show`; only those that the call has filled are read.
+        // SAFETY: arguments satisfy `Argument::format`; only those that the call has filled are read.
         $(unsafe { call.output(stringify!($arg), $arg) };)*
         call.end();
         returned

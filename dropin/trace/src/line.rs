@@ -92,14 +92,14 @@ impl Line {
     }
 
     /// Writes a list; elements that do not fit are counted at its end.
-    pub fn list<T>(&mut self, items: impl IntoIterator<Item = T>, mut show: impl FnMut(&mut Self, T)) {
+    pub fn list<T>(&mut self, items: impl IntoIterator<Item = T>, mut format: impl FnMut(&mut Self, T)) {
         self.enclosed('[', ']', |line| {
             let mut left_out = 0_usize;
             for item in items {
                 if left_out == 0 {
                     let (before, followed) = (line.len, line.follows);
                     line.element();
-                    show(line, item);
+                    format(line, item);
                     if line.len <= ROOM - TAIL {
                         continue;
                     }

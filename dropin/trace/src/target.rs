@@ -122,7 +122,7 @@ pub(crate) fn target() -> Option<&'static Target> {
             match Target::open(&wanted, trusted_variable(FORMAT_VARIABLE)) {
                 Ok(target) => {
                     if FOLLOWED.get().is_none() {
-                        target.introduce();
+                        target.write_header();
                     }
                     Some(target)
                 }
@@ -169,7 +169,7 @@ impl Target {
     }
 
     /// Writes the first line: the command, and the time of day.
-    fn introduce(&self) {
+    fn write_header(&self) {
         let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
         let command = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");
@@ -240,29 +240,29 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("farcall-trace-{name}-{}", process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        folder
+    fn directory(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("farcall-trace-{name}-{}", process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        directory
     }
 
     #[test]
     fn the_file_is_the_owners_alone_and_appended_to() {
-        let folder = folder("file");
-        let wanted = folder.join("%p.trace").into_os_string();
-        let path = folder.join(format!("{}.trace", process::id()));
+        let directory = directory("file");
+        let wanted = directory.join("%p.trace").into_os_string();
+        let path = directory.join(format!("{}.trace", process::id()));
         for _ in 0..2 {
             Target::open(&wanted, None).unwrap().write(b"line\n");
         }
         assert_eq!(std::fs::read(&path).unwrap(), b"line\nline\n");
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
     fn rejects_a_trace_file_of_another_user() {
-        let folder = folder("stranger");
-        let [own, other_name] = ["own", "other-name"].map(|name| folder.join(name));
+        let directory = directory("stranger");
+        let [own, other_name] = ["own", "other-name"].map(|name| directory.join(name));
         std::fs::write(&own, "").unwrap();
         std::fs::hard_link(&own, &other_name).unwrap();
         let refused =
@@ -275,29 +275,29 @@ mod tests {
             assert!(refused(&own));
         }
         assert_eq!(std::fs::read(&own).unwrap(), b"");
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
     fn links_pipes_and_unknown_formats_are_refused() {
-        let folder = folder("refused");
-        let link = folder.join("link");
-        symlink(folder.join("elsewhere"), &link).unwrap();
+        let directory = directory("refused");
+        let link = directory.join("link");
+        symlink(directory.join("elsewhere"), &link).unwrap();
         assert!(matches!(Target::open(&link.into(), None), Err(TargetError::Open { .. })));
-        assert!(!folder.join("elsewhere").exists());
-        assert!(Target::open(&folder.clone().into(), None).is_err());
+        assert!(!directory.join("elsewhere").exists());
+        assert!(Target::open(&directory.clone().into(), None).is_err());
         let null = OsString::from("/dev/null");
         assert!(matches!(Target::open(&null, None), Err(TargetError::NoFile { .. })));
         let wrong = Target::open(&"-".into(), Some("xml".into()));
         assert!(wrong.is_err_and(|error| error.to_string().contains("\"xml\"; there are text and json")));
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
     fn a_descriptor_that_became_another_file_is_left_alone() {
-        let folder = folder("reused");
-        let target = Target::open(&folder.join("trace").into(), None).unwrap();
-        let other = std::fs::File::create(folder.join("other")).unwrap();
+        let directory = directory("reused");
+        let target = Target::open(&directory.join("trace").into(), None).unwrap();
+        let other = std::fs::File::create(directory.join("other")).unwrap();
         let Output::File { fd, .. } = &target.output else { panic!("a file was asked for") };
         // Like a program that closes all descriptors and opens files of its own.
         let mut taken = fd.try_clone().unwrap();
@@ -308,7 +308,7 @@ mod tests {
         };
         let reused = Target { output: Output::File { fd: taken, identity }, ..target };
         reused.write(b"not for this file\n");
-        assert_eq!(std::fs::metadata(folder.join("other")).unwrap().len(), 0);
-        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(std::fs::metadata(directory.join("other")).unwrap().len(), 0);
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

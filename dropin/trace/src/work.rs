@@ -143,18 +143,18 @@ mod tests {
              sge=[{addr=0x1000, length=64, lkey=0x7}]}"
         );
         let atomic = AtomicTarget { remote_addr: 8, compare_add: 3, swap: 4, rkey: 2 };
-        let shown = text(|line| {
+        let output = text(|line| {
             request(line, &SendWr::atomic(WrOpcode::ATOMIC_CMP_AND_SWP, 1, &sges, atomic), false);
         });
         assert!(
-            shown.contains("ATOMIC_CMP_AND_SWP") && shown.contains("compare_add=0x3, swap=0x4"),
-            "{shown}"
+            output.contains("ATOMIC_CMP_AND_SWP") && output.contains("compare_add=0x3, swap=0x4"),
+            "{output}"
         );
         let to = UdTarget { ah: std::ptr::null(), remote_qpn: 0x11, remote_qkey: 0x22 };
         let datagram = SendWr::send_to(1, &sges, to).with_flags(SendFlags::INLINE);
-        let shown = text(|line| request(line, &datagram, true));
-        assert!(shown.contains("remote_qpn=0x000011, remote_qkey=0x22"), "{shown}");
-        assert!(shown.contains("INLINE") && !shown.contains("lkey"), "{shown}");
+        let output = text(|line| request(line, &datagram, true));
+        assert!(output.contains("remote_qpn=0x000011, remote_qkey=0x22"), "{output}");
+        assert!(output.contains("INLINE") && !output.contains("lkey"), "{output}");
     }
 
     #[test]
@@ -163,8 +163,8 @@ mod tests {
         let mut first = SendWr::send(1, &[]);
         first.next = &raw const second;
         // SAFETY: a chain of two requests that are live.
-        let shown = text(|line| unsafe { requests(line, &raw const first, false) });
-        assert!(shown.starts_with("[{wr_id=0x1,") && shown.contains("{wr_id=0x2,"), "{shown}");
+        let output = text(|line| unsafe { requests(line, &raw const first, false) });
+        assert!(output.starts_with("[{wr_id=0x1,") && output.contains("{wr_id=0x2,"), "{output}");
         // SAFETY: null is an empty chain.
         assert_eq!(text(|line| unsafe { receives(line, std::ptr::null()) }), "[]");
     }

@@ -12,7 +12,7 @@ use farcall_verbs::{
 use farcall_wire::codec::UDP_PORT;
 use farcall_wire::codec::icrc::Flow;
 use farcall_wire::{
-    Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Psn, Refused, Reth, Segment, Syndrome,
+    AccessDenied, Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Psn, Reth, Segment, Syndrome,
 };
 
 use crate::recorder::{Batch, Direction};
@@ -24,7 +24,7 @@ const MESSAGE_BYTES_MAX: u64 = 1 << 31;
 
 /// Address of a queue pair in packets.
 #[derive(Clone, Copy, Debug)]
-pub struct End {
+pub struct QpEnd {
     /// The GID of its device.
     pub gid: Gid,
     /// Queue pair number.
@@ -37,14 +37,14 @@ pub struct Ends {
     /// Source GID.
     pub src: Gid,
     /// Destination.
-    pub dst: End,
+    pub dst: QpEnd,
 }
 
 /// Appends `len_bytes` of a request's payload from `offset` on: the arguments are the gather list, offset, length and
 /// destination.
-pub trait Gather: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), Refused> {}
+pub trait Gather: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), AccessDenied> {}
 
-impl<F: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), Refused>> Gather for F {}
+impl<F: FnMut(&[Sge], u64, u64, &mut Vec<u8>) -> Result<(), AccessDenied>> Gather for F {}
 
 /// An outstanding request of a connection.
 struct Pending {
@@ -59,10 +59,10 @@ struct Sent {
     packets: u32,
     /// Number of messages of the queue pair that the peer has executed, including this one.
     msn: u32,
-    answer: Answer,
+    response: ResponseKind,
 }
 
-enum Answer {
+enum ResponseKind {
     Acknowledge,
     /// Data for the scatter list.
     Read(Vec<Sge>, u64),
@@ -87,7 +87,7 @@ pub struct Conversation {
     qpn: u32,
     /// Source GID of its packets.
     own: Gid,
-    peer: End,
+    peer: QpEnd,
     qkey: u32,
     mtu_bytes: u64,
     /// PSN of the next packet.
@@ -116,12 +116,12 @@ fn packets_of(len_bytes: u64, mtu_bytes: u64) -> u32 {
 impl Conversation {
     /// Creates the state of a new queue pair with up to `max_send_wr` outstanding requests.
     pub fn new(transport: QpType, qpn: u32, max_send_wr: u32) -> Self {
-        let nobody = Gid::default();
+        let unspecified = Gid::default();
         Self {
             transport,
             qpn,
-            own: nobody,
-            peer: End { gid: nobody, qpn: 0 },
+            own: unspecified,
+            peer: QpEnd { gid: unspecified, qpn: 0 },
             qkey: 0,
             mtu_bytes: Mtu::Mtu4096.bytes().into(),
             psn: Psn::default(),
@@ -160,12 +160,12 @@ impl Conversation {
         }
         let sent = sent.map(|(psn, packets)| {
             self.messages = self.messages.wrapping_add(1);
-            let answer = match wr.opcode {
-                WrOpcode::READ => Answer::Read(wr.sges().to_vec(), wr.len_bytes()),
-                opcode if opcode.is_atomic() => Answer::Atomic(wr.sges().to_vec()),
-                _ => Answer::Acknowledge,
+            let response = match wr.opcode {
+                WrOpcode::READ => ResponseKind::Read(wr.sges().to_vec(), wr.len_bytes()),
+                opcode if opcode.is_atomic() => ResponseKind::Atomic(wr.sges().to_vec()),
+                _ => ResponseKind::Acknowledge,
             };
-            Sent { psn, packets, msn: self.messages, answer }
+            Sent { psn, packets, msn: self.messages, response }
         });
         if self.pending.len() == self.pending_max {
             // Without a completion of its own the request has ended already; a later response acknowledges it.
@@ -180,13 +180,13 @@ impl Conversation {
         batch: &mut Batch<'_>,
         request: &Request<'_, '_>,
         mut gather: impl Gather,
-    ) -> Result<(Psn, u32), Refused> {
+    ) -> Result<(Psn, u32), AccessDenied> {
         let wr = request.wr;
         let (first, len_bytes) = (self.psn, wr.len_bytes());
         let is_too_long =
             len_bytes > MESSAGE_BYTES_MAX || self.transport == QpType::Ud && len_bytes > self.mtu_bytes;
         if is_too_long {
-            return Err(Refused);
+            return Err(AccessDenied);
         }
         let packets = packets_of(len_bytes, self.mtu_bytes);
         let data_packets = if wr.opcode.returns_data() { 1 } else { packets };
@@ -198,7 +198,7 @@ impl Conversation {
             let operation = self.operation(request, segment);
             let packet = Packet {
                 transport: self.transport,
-                operation: operation.ok_or(Refused)?,
+                operation: operation.ok_or(AccessDenied)?,
                 solicited: segment.is_last() && wr.send_flags.contains(SendFlags::SOLICITED),
                 ack_req: self.transport == QpType::Rc && segment.is_last(),
                 dest_qpn: dst.qpn,
@@ -246,7 +246,7 @@ impl Conversation {
     }
 
     /// Returns whether a send completion may imply responses to record.
-    pub fn awaits_answers(&self) -> bool {
+    pub fn awaits_responses(&self) -> bool {
         !self.pending.is_empty()
     }
 
@@ -259,10 +259,10 @@ impl Conversation {
         let Some(at) = self.pending.iter().position(is_this) else { return };
         // Requests without returned data share one acknowledgement, and a later response with data acknowledges them,
         // too.
-        let mut untold = None;
+        let mut unreported = None;
         for _ in 0..at {
             let Some(Pending { sent: Some(sent), .. }) = self.pending.pop_front() else { continue };
-            self.answer(batch, sent, &mut untold, &mut gather);
+            self.response(batch, sent, &mut unreported, &mut gather);
         }
         let Some(last) = self.pending.pop_front() else { return };
         let nak = match wc.status {
@@ -271,77 +271,77 @@ impl Conversation {
             WcStatus::REM_ACCESS_ERR => Some(Nak::RemoteAccess),
             WcStatus::REM_OP_ERR => Some(Nak::RemoteOperation),
             // No response was received.
-            _ => return self.acknowledge(batch, untold),
+            _ => return self.acknowledge(batch, unreported),
         };
         match (last.sent, nak) {
             (Some(sent), None) => {
-                self.answer(batch, sent, &mut untold, &mut gather);
-                self.acknowledge(batch, untold);
+                self.response(batch, sent, &mut unreported, &mut gather);
+                self.acknowledge(batch, unreported);
             }
             (Some(sent), Some(nak)) => {
-                self.acknowledge(batch, untold);
+                self.acknowledge(batch, unreported);
                 let aeth = Aeth { syndrome: Syndrome::Nak(nak), msn: sent.msn.wrapping_sub(1) };
-                self.back(batch, sent.psn, Operation::Acknowledge(aeth), 0, |_| Ok(()));
+                self.respond(batch, sent.psn, Operation::Acknowledge(aeth), 0, |_| Ok(()));
             }
-            (None, _) => self.acknowledge(batch, untold),
+            (None, _) => self.acknowledge(batch, unreported),
         }
     }
 
     /// Records the response to an executed request, unless a later response acknowledges it.
-    fn answer(
+    fn response(
         &self,
         batch: &mut Batch<'_>,
         sent: Sent,
-        untold: &mut Option<(Psn, u32)>,
+        unreported: &mut Option<(Psn, u32)>,
         gather: &mut impl Gather,
     ) {
-        let Sent { psn, packets, msn, answer } = sent;
+        let Sent { psn, packets, msn, response } = sent;
         let aeth = Aeth { syndrome: Syndrome::Ack, msn };
-        match answer {
-            Answer::Acknowledge => *untold = Some((psn.plus(packets - 1), msn)),
-            Answer::Read(sges, len_bytes) => {
-                *untold = None;
+        match response {
+            ResponseKind::Acknowledge => *unreported = Some((psn.plus(packets - 1), msn)),
+            ResponseKind::Read(sges, len_bytes) => {
+                *unreported = None;
                 for index in 0..packets {
                     let segment = Segment::new(index == 0, index + 1 == packets);
                     let aeth = (segment != Segment::Middle).then_some(aeth);
                     let offset = u64::from(index) * self.mtu_bytes;
                     let taken = (len_bytes - offset).min(self.mtu_bytes);
                     let operation = Operation::ReadResponse(segment, aeth);
-                    self.back(batch, psn.plus(index), operation, taken as usize, |to| {
+                    self.respond(batch, psn.plus(index), operation, taken as usize, |to| {
                         gather(&sges, offset, taken, to)
                     });
                 }
             }
-            Answer::Atomic(sges) => {
-                *untold = None;
+            ResponseKind::Atomic(sges) => {
+                *unreported = None;
                 let mut found = Vec::with_capacity(8);
                 // The device stores the value in host byte order.
                 if gather(&sges, 0, 8, &mut found).is_ok()
                     && let Some(found) = found.first_chunk()
                 {
                     let operation = Operation::AtomicAcknowledge(aeth, u64::from_ne_bytes(*found));
-                    self.back(batch, psn, operation, 0, |_| Ok(()));
+                    self.respond(batch, psn, operation, 0, |_| Ok(()));
                 }
             }
         }
     }
 
-    fn acknowledge(&self, batch: &mut Batch<'_>, untold: Option<(Psn, u32)>) {
-        if let Some((psn, msn)) = untold {
+    fn acknowledge(&self, batch: &mut Batch<'_>, unreported: Option<(Psn, u32)>) {
+        if let Some((psn, msn)) = unreported {
             let aeth = Aeth { syndrome: Syndrome::Ack, msn };
-            self.back(batch, psn, Operation::Acknowledge(aeth), 0, |_| Ok(()));
+            self.respond(batch, psn, Operation::Acknowledge(aeth), 0, |_| Ok(()));
         }
     }
 
     /// Records a packet of the peer's response. It is omitted if its memory is no longer accessible, since its contents
     /// are unknown then.
-    fn back(
+    fn respond(
         &self,
         batch: &mut Batch<'_>,
         psn: Psn,
         operation: Operation,
         payload_bytes: usize,
-        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
+        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), AccessDenied>,
     ) {
         let flow = flow(self.peer.gid, self.own, self.peer.qpn);
         let (transport, dest_qpn) = (self.transport, self.qpn);

@@ -24,8 +24,8 @@ mod merge;
 mod pcapng;
 mod recorder;
 
-pub use conversation::{Conversation, End, Ends, Gather, Request};
+pub use conversation::{Conversation, Ends, Gather, QpEnd, Request};
 #[doc(hidden)]
 pub use merge::merge_opened;
 pub use merge::{Merged, PARTS_MAX, merge};
-pub use recorder::{Batch, Direction, Recorder, SNAPLEN_BYTES, SNAPLEN_VARIABLE, VARIABLE, Way};
+pub use recorder::{Batch, CaptureSource, Direction, Recorder, SNAPLEN_BYTES, SNAPLEN_VARIABLE, VARIABLE};

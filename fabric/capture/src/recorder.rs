@@ -11,7 +11,7 @@ use farcall_shm::{Mutex, trusted_variable};
 use farcall_verbs::{Error, Result};
 use farcall_wire::codec::icrc::Flow;
 use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, encode, icrc, pad_bytes};
-use farcall_wire::{Packet, Refused};
+use farcall_wire::{AccessDenied, Packet};
 
 use crate::frame;
 use crate::pcapng;
@@ -29,11 +29,11 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// Source of recorded packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum CaptureSource {
     /// Synthesised from requests that used shared memory.
-    Memory = 0,
+    SharedMemory = 0,
     /// RoCEv2.
-    Net = 1,
+    RoCE = 1,
 }
 
 /// Direction of a packet.
@@ -57,10 +57,10 @@ struct State {
     file: File,
     /// Offset of the next block.
     at: u64,
-    /// Offsets of the counts of dropped packets, by [`Way`].
+    /// Offsets of the counts of dropped packets, by [`CaptureSource`].
     dropped_at: [u64; 2],
     dropped: [u64; 2],
-    /// Blocks that are not written yet, and their number of packets by [`Way`].
+    /// Blocks that are not written yet, and their number of packets by [`CaptureSource`].
     buffer: Vec<u8>,
     buffered: [u64; 2],
     /// Reused buffer for one packet.
@@ -77,7 +77,7 @@ pub struct Batch<'a> {
 }
 
 /// Creates a new file in a directory, readable by its owner alone.
-fn create_in(folder: &Path) -> io::Result<File> {
+fn create_in(directory: &Path) -> io::Result<File> {
     let mut count = 0;
     loop {
         // Processes of several containers may have the same pid.
@@ -88,7 +88,7 @@ fn create_in(folder: &Path) -> io::Result<File> {
             .create_new(true)
             .mode(0o600)
             .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-        match options.open(folder.join(name)) {
+        match options.open(directory.join(name)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && count < 10_000 => count += 1,
             result => return result,
         }
@@ -104,7 +104,7 @@ impl Recorder {
     /// Returns an error if the file cannot be created or the variables are invalid: a program that should be captured
     /// must not run without its capture.
     pub fn configured() -> Result<Option<Self>> {
-        let Some(folder) = trusted_variable(VARIABLE).map(PathBuf::from) else { return Ok(None) };
+        let Some(directory) = trusted_variable(VARIABLE).map(PathBuf::from) else { return Ok(None) };
         let snaplen_bytes = match trusted_variable(SNAPLEN_VARIABLE) {
             None => SNAPLEN_BYTES,
             Some(text) => {
@@ -118,10 +118,10 @@ impl Recorder {
                 )?
             }
         };
-        match Self::create(&folder, snaplen_bytes) {
+        match Self::create(&directory, snaplen_bytes) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => {
-                let what = format!("make a file in {}, which {VARIABLE} names", folder.display());
+                let what = format!("make a file in {}, which {VARIABLE} names", directory.display());
                 Err(Error::os(OP, what, error))
             }
             Ok(recorder) => Ok(Some(recorder)),
@@ -132,8 +132,8 @@ impl Recorder {
     ///
     /// # Errors
     /// Returns an error if the file cannot be created.
-    pub fn create(folder: &Path, snaplen_bytes: u32) -> io::Result<Self> {
-        Self::over(create_in(folder)?, snaplen_bytes)
+    pub fn create(directory: &Path, snaplen_bytes: u32) -> io::Result<Self> {
+        Self::over(create_in(directory)?, snaplen_bytes)
     }
 
     fn over(file: File, snaplen_bytes: u32) -> io::Result<Self> {
@@ -192,13 +192,13 @@ impl Recorder {
 
 impl Batch<'_> {
     /// Records a packet as it was sent or received, including its CRC.
-    pub fn datagram(&mut self, way: Way, direction: Direction, flow: &Flow, datagram: &[u8]) {
+    pub fn datagram(&mut self, source: CaptureSource, direction: Direction, flow: &Flow, datagram: &[u8]) {
         let identification = icrc::identification(flow, datagram).unwrap_or_default();
         let State { buffer, .. } = &mut *self.state;
-        pcapng::packet(buffer, way as u32, self.now_ns, direction as u32, self.snaplen_bytes, |to| {
+        pcapng::packet(buffer, source as u32, self.now_ns, direction as u32, self.snaplen_bytes, |to| {
             frame::append(to, flow, identification, datagram);
         });
-        self.state.buffered[way as usize] += 1;
+        self.state.buffered[source as usize] += 1;
         if self.state.buffer.len() >= BUFFER_BYTES {
             self.state.write();
         }
@@ -214,8 +214,8 @@ impl Batch<'_> {
         flow: &Flow,
         packet: &Packet,
         payload_bytes: usize,
-        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+        gather: impl FnOnce(&mut Vec<u8>) -> Result<(), AccessDenied>,
+    ) -> Result<(), AccessDenied> {
         let mut datagram = std::mem::take(&mut self.state.datagram);
         datagram.clear();
         let mut headers = [0; HEADERS_BYTES_MAX];
@@ -225,7 +225,7 @@ impl Batch<'_> {
         if result.is_ok() {
             datagram.resize(headers_bytes + payload_bytes + pad_bytes(payload_bytes) + ICRC_BYTES, 0);
             icrc::seal(flow, &mut datagram);
-            self.datagram(Way::Memory, direction, flow, &datagram);
+            self.datagram(CaptureSource::SharedMemory, direction, flow, &datagram);
         }
         self.state.datagram = datagram;
         result
@@ -250,9 +250,9 @@ impl State {
         } else {
             // Discard what was partly written; if that fails too, the file ends with an incomplete block.
             let _ = self.file.set_len(self.at);
-            for way in 0..2 {
-                self.dropped[way] += self.buffered[way];
-                let _ = self.file.write_all_at(&self.dropped[way].to_le_bytes(), self.dropped_at[way]);
+            for source in 0..2 {
+                self.dropped[source] += self.buffered[source];
+                let _ = self.file.write_all_at(&self.dropped[source].to_le_bytes(), self.dropped_at[source]);
             }
         }
         self.buffer.clear();
@@ -273,11 +273,11 @@ mod tests {
         let recorder = Recorder::over(file.try_clone().unwrap(), SNAPLEN_BYTES).unwrap();
         let flow =
             Flow { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), src_port: 4791, dst_port: 4791 };
-        let record = |way| recorder.batch().datagram(way, Direction::Out, &flow, &[0; 16]);
-        record(Way::Memory);
+        let record = |source| recorder.batch().datagram(source, Direction::Out, &flow, &[0; 16]);
+        record(CaptureSource::SharedMemory);
         fcntl_add_seals(&file, SealFlags::GROW).unwrap();
-        for way in [Way::Memory, Way::Net, Way::Net] {
-            record(way);
+        for source in [CaptureSource::SharedMemory, CaptureSource::RoCE, CaptureSource::RoCE] {
+            record(source);
         }
         let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
         file.read_exact_at(&mut bytes, 0).unwrap();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use farcall_verbs::{CompChannel, Result};
 
 use crate::cq::Core;
-use crate::due::Due;
+use crate::due_events::DueEvents;
 use crate::event_queue::EventQueue;
 use crate::timer::Timer;
 use crate::watcher::{Watched, Watcher};
@@ -17,7 +17,7 @@ use crate::watcher::{Watched, Watcher};
 /// State of a channel that the watcher thread services.
 struct Source {
     inner: Arc<dyn CompChannel>,
-    due: Arc<Due>,
+    due: Arc<DueEvents>,
     queues: Mutex<Vec<Weak<Core>>>,
 }
 
@@ -29,7 +29,7 @@ impl Source {
 }
 
 impl Watched for Source {
-    fn look(&self) {
+    fn service(&self) {
         // Copy the list first: the queues' own locks must not be acquired under the lock of the list.
         let queues: Vec<Arc<Core>> = {
             let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,13 +37,13 @@ impl Watched for Source {
         };
         while let Ok(Some(id)) = self.inner.poll_cq_event() {
             if let Some(queue) = queues.iter().find(|queue| queue.id() == id) {
-                queue.completions_came();
+                queue.on_provider_event();
             }
         }
         // Clear before servicing the queues: a queue with a completion that becomes ready later sets the timer again.
         self.due.timer.clear();
         for queue in &queues {
-            queue.look();
+            queue.service();
         }
     }
 }
@@ -58,7 +58,7 @@ impl FaultyChannel {
     pub(crate) fn new(inner: Arc<dyn CompChannel>) -> Result<Self> {
         static KEYS: AtomicU64 = AtomicU64::new(0);
         let events = EventQueue::new("create_comp_channel")?;
-        let due = Arc::new(Due { timer: Timer::new()?, events });
+        let due = Arc::new(DueEvents { timer: Timer::new()?, events });
         let source = Arc::new(Source { inner, due, queues: Mutex::default() });
         let (watcher, key) = (Watcher::get()?, KEYS.fetch_add(1, Ordering::Relaxed));
         let weak: Weak<Source> = Arc::downgrade(&source);
@@ -70,7 +70,7 @@ impl FaultyChannel {
         &*self.source.inner
     }
 
-    pub(crate) fn due(&self) -> &Arc<Due> {
+    pub(crate) fn due(&self) -> &Arc<DueEvents> {
         &self.source.due
     }
 

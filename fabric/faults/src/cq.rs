@@ -10,18 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farcall_verbs::{Notify, RawCq, Result, Wc};
 
-use crate::due::Due;
-use crate::pair::{Pairs, WorkQueue};
+use crate::due_events::DueEvents;
 use crate::plan::{Kind, Plan};
+use crate::qp_state::{FaultyQpStates, WorkQueue};
 use crate::timer::now_ns;
 
 /// State shared by the queue's owner, its channel and the queue pairs that complete to it.
 pub(crate) struct Core {
     id: u32,
     plan: Arc<Plan>,
-    pairs: Arc<Pairs>,
+    qp_states: Arc<FaultyQpStates>,
     /// Timer and events of its channel, if it has one.
-    due: Option<Arc<Due>>,
+    due: Option<Arc<DueEvents>>,
     state: Mutex<State>,
 }
 
@@ -50,8 +50,8 @@ impl Core {
     pub(crate) fn new(
         inner: Box<dyn RawCq>,
         plan: &Arc<Plan>,
-        pairs: &Arc<Pairs>,
-        due: Option<Arc<Due>>,
+        qp_states: &Arc<FaultyQpStates>,
+        due: Option<Arc<DueEvents>>,
     ) -> Self {
         let state = State {
             staged: BTreeMap::new(),
@@ -61,8 +61,8 @@ impl Core {
             solicited_ns: None,
             inner,
         };
-        let (plan, pairs) = (plan.clone(), pairs.clone());
-        Self { id: state.inner.id(), plan, pairs, due, state: Mutex::new(state) }
+        let (plan, qp_states) = (plan.clone(), qp_states.clone());
+        Self { id: state.inner.id(), plan, qp_states, due, state: Mutex::new(state) }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -84,7 +84,7 @@ impl Core {
     }
 
     /// Called when the provider's channel had an event of this queue.
-    pub(crate) fn completions_came(&self) {
+    pub(crate) fn on_provider_event(&self) {
         let (mut state, now_ns) = (self.state(), now_ns());
         let staged = self.stage_all(&mut state, now_ns);
         self.arrive(&mut state, now_ns);
@@ -103,14 +103,14 @@ impl Core {
     }
 
     /// Called when a staged completion may be ready.
-    pub(crate) fn look(&self) {
+    pub(crate) fn service(&self) {
         let mut state = self.state();
         self.arrive(&mut state, now_ns());
         self.set_timer(&state);
     }
 
     /// Discards the completions of a queue pair that was destroyed or reset.
-    pub(crate) fn forget(&self, qp_num: u32) {
+    pub(crate) fn discard(&self, qp_num: u32) {
         let mut state = self.state();
         state.staged.retain(|_, wc| wc.qp_num != qp_num);
         state.arrived.retain(|wc| wc.qp_num != qp_num);
@@ -137,12 +137,12 @@ impl Core {
     fn stage(&self, state: &mut State, mut wc: Wc, now_ns: u64) {
         let queue = if wc.opcode.is_receive() { WorkQueue::Receive } else { WorkQueue::Send };
         let mut ready_ns = now_ns;
-        if let Some(pair) = self.pairs.get(wc.qp_num) {
-            pair.translate(&mut wc, queue);
+        if let Some(qp_state) = self.qp_states.get(wc.qp_num) {
+            qp_state.translate(&mut wc, queue);
             let kind = if queue == WorkQueue::Send { Kind::DelaySend } else { Kind::DelayReceive };
-            let bits = self.plan.bits(kind, pair.index, pair.count(queue));
+            let bits = self.plan.bits(kind, qp_state.index, qp_state.count(queue));
             ready_ns =
-                pair.ready_ns(queue, wc.status, now_ns.saturating_add(self.plan.spec.delay.nanos(bits)));
+                qp_state.ready_ns(queue, wc.status, now_ns.saturating_add(self.plan.spec.delay.nanos(bits)));
         }
         state.staged.insert((ready_ns, state.staged_before), wc);
         state.staged_before += 1;

@@ -14,20 +14,20 @@
 //! | `spec` | the textual specification of the faults |
 //! | `plan` | decisions by seed, and their counters |
 //! | `provider` | devices, contexts, domains that create the objects below |
-//! | `qp`, `decision` | decisions about requests, and their execution |
-//! | `cq`, `pair` | completions that are delayed or changed |
-//! | `channel`, `due`, `watcher`, `timer`, `events`, `event_queue` | events at the time when they are due |
+//! | `qp`, `fault_planner` | decisions about requests, and their execution |
+//! | `cq`, `qp_state` | completions that are delayed or changed |
+//! | `channel`, `due_events`, `watcher`, `timer`, `events`, `event_queue` | events at the time when they are due |
 
 mod channel;
 mod cq;
-mod decision;
-mod due;
+mod due_events;
 mod event_queue;
 mod events;
-mod pair;
+mod fault_planner;
 mod plan;
 mod provider;
 mod qp;
+mod qp_state;
 mod spec;
 mod timer;
 mod watcher;

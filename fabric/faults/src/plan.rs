@@ -83,7 +83,7 @@ pub type Observer = fn(&Fault);
 pub(crate) struct Plan {
     pub(crate) spec: Spec,
     seed: u64,
-    pairs: AtomicU64,
+    qp_states: AtomicU64,
     calls: [AtomicU64; 3],
     counters: Mutex<Block<Counters>>,
     observer: Option<Observer>,
@@ -104,12 +104,12 @@ impl Plan {
     }
 
     /// Returns the index of a new queue pair.
-    pub(crate) fn next_pair(&self) -> u64 {
-        self.pairs.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn next_qp_index(&self) -> u64 {
+        self.qp_states.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Counts a fault and reports it to the observer.
-    pub(crate) fn happened(&self, kind: Kind, pair: Option<(u32, u64)>, number: u64) {
+    pub(crate) fn record_fault(&self, kind: Kind, pair: Option<(u32, u64)>, number: u64) {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let counter = match kind {
             Kind::Rnr => &counters.receiver_not_ready,
@@ -144,7 +144,7 @@ impl Plan {
         if !chance.hits(self.bits(kind, 0, number)) {
             return Ok(());
         }
-        self.happened(kind, None, number);
+        self.record_fault(kind, None, number);
         Err(refused(operation, "memory"))
     }
 }
@@ -164,8 +164,8 @@ impl Faults {
         // Short enough to be typed.
         let seed = spec.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 40);
         let counters = Mutex::new(Block::new(&format!("faults, seed {seed}"), 0));
-        let (pairs, calls) = Default::default();
-        Self(Arc::new(Plan { spec, seed, pairs, calls, counters, observer }))
+        let (qp_states, calls) = Default::default();
+        Self(Arc::new(Plan { spec, seed, qp_states, calls, counters, observer }))
     }
 
     /// Injects the faults that [`VARIABLE`] specifies; returns `None` if it specifies none. A chosen seed is printed on

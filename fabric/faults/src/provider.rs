@@ -13,9 +13,9 @@ use farcall_verbs::{
 use crate::channel::FaultyChannel;
 use crate::cq::{Core, FaultyCq, Locked};
 use crate::events::Events;
-use crate::pair::Pairs;
 use crate::plan::{Faults, Kind, Plan};
 use crate::qp::FaultyQp;
+use crate::qp_state::FaultyQpStates;
 
 pub(crate) struct FaultyProvider<P> {
     pub(crate) inner: P,
@@ -62,14 +62,14 @@ impl Device for FaultyDevice {
     fn open(&self) -> Result<Arc<dyn Context>> {
         let inner = self.device.open()?;
         let events = Arc::new(Events::new(&*inner)?);
-        Ok(Arc::new(FaultyContext { inner, plan: self.plan.clone(), pairs: Arc::default(), events }))
+        Ok(Arc::new(FaultyContext { inner, plan: self.plan.clone(), qp_states: Arc::default(), events }))
     }
 }
 
 struct FaultyContext {
     inner: Arc<dyn Context>,
     plan: Arc<Plan>,
-    pairs: Arc<Pairs>,
+    qp_states: Arc<FaultyQpStates>,
     events: Arc<Events>,
 }
 
@@ -120,8 +120,8 @@ impl Context for FaultyContext {
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
         let inner = self.inner.alloc_pd()?;
-        let (plan, pairs, events) = (self.plan.clone(), self.pairs.clone(), self.events.clone());
-        Ok(Arc::new(FaultyDomain { inner, plan, pairs, events }))
+        let (plan, qp_states, events) = (self.plan.clone(), self.qp_states.clone(), self.events.clone());
+        Ok(Arc::new(FaultyDomain { inner, plan, qp_states, events }))
     }
 
     fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>> {
@@ -139,7 +139,7 @@ impl Context for FaultyContext {
         let through = channel.map(FaultyChannel::inner);
         let inner = self.inner.create_cq(&CqInitAttr { cqe: attr.cqe, channel: through })?;
         let due = channel.map(|channel| channel.due().clone());
-        let core = Arc::new(Core::new(inner, &self.plan, &self.pairs, due));
+        let core = Arc::new(Core::new(inner, &self.plan, &self.qp_states, due));
         if let Some(channel) = channel {
             channel.attach(&core);
         }
@@ -158,7 +158,7 @@ impl Context for FaultyContext {
 struct FaultyDomain {
     inner: Arc<dyn ProtectionDomain>,
     plan: Arc<Plan>,
-    pairs: Arc<Pairs>,
+    qp_states: Arc<FaultyQpStates>,
     events: Arc<Events>,
 }
 
@@ -222,8 +222,8 @@ impl ProtectionDomain for FaultyDomain {
             let QpInitAttr { srq, cap, qp_type, sq_sig_all, .. } = *attr;
             self.inner.create_qp(&QpInitAttr { send_cq, recv_cq, srq, cap, qp_type, sq_sig_all })?
         };
-        let pairs = (self.pairs.clone(), self.events.clone());
-        Ok(Box::new(FaultyQp::new(inner, &self.plan, pairs, (send, recv), attr.sq_sig_all)))
+        let qp_states = (self.qp_states.clone(), self.events.clone());
+        Ok(Box::new(FaultyQp::new(inner, &self.plan, qp_states, (send, recv), attr.sq_sig_all)))
     }
 
     fn create_srq(&self, attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {

@@ -9,10 +9,10 @@ use farcall_verbs::{
 };
 
 use crate::cq::Core;
-use crate::decision::{Decider, Decision, Retries};
 use crate::events::Events;
-use crate::pair::{Pair, Pairs};
+use crate::fault_planner::{Decision, FaultPlanner, Retries};
 use crate::plan::{Kind, Plan, refused};
+use crate::qp_state::{FaultyQpState, FaultyQpStates};
 use crate::timer::now_ns;
 
 pub(crate) struct FaultyQp {
@@ -20,13 +20,13 @@ pub(crate) struct FaultyQp {
     inner: Option<Box<dyn RawQp>>,
     qp_num: u32,
     plan: Arc<Plan>,
-    pair: Arc<Pair>,
-    pairs: Arc<Pairs>,
+    qp_state: Arc<FaultyQpState>,
+    qp_states: Arc<FaultyQpStates>,
     events: Arc<Events>,
     send_cq: Arc<Core>,
     recv_cq: Arc<Core>,
     sq_sig_all: bool,
-    decider: Decider,
+    planner: FaultPlanner,
     /// Number of sends and of receives with a decision, and number of faults.
     sends: u64,
     receives: u64,
@@ -50,25 +50,25 @@ impl FaultyQp {
     pub(crate) fn new(
         inner: Box<dyn RawQp>,
         plan: &Arc<Plan>,
-        (pairs, events): (Arc<Pairs>, Arc<Events>),
+        (qp_states, events): (Arc<FaultyQpStates>, Arc<Events>),
         (send_cq, recv_cq): (Arc<Core>, Arc<Core>),
         sq_sig_all: bool,
     ) -> Self {
-        let (qp_num, qp_type, index) = (inner.qp_num(), inner.qp_type(), plan.next_pair());
+        let (qp_num, qp_type, index) = (inner.qp_num(), inner.qp_type(), plan.next_qp_index());
         let has_substitutes = qp_type == QpType::Uc && plan.spec.drop.is_possible();
-        let pair = Arc::new(Pair::new(index, has_substitutes));
-        pairs.insert(qp_num, &pair);
+        let qp_state = Arc::new(FaultyQpState::new(index, has_substitutes));
+        qp_states.insert(qp_num, &qp_state);
         Self {
             inner: Some(inner),
             qp_num,
             plan: plan.clone(),
-            pair,
-            pairs,
+            qp_state,
+            qp_states,
             events,
             send_cq,
             recv_cq,
             sq_sig_all,
-            decider: Decider { qp_type, index, retries: Retries::NONE },
+            planner: FaultPlanner { qp_type, index, retries: Retries::NONE },
             sends: 0,
             receives: 0,
             faults: 0,
@@ -100,7 +100,7 @@ impl FaultyQp {
             if !self.is_open_to_faults(number, faults) {
                 continue;
             }
-            match self.decider.decide(&self.plan, wr.opcode, number) {
+            match self.planner.decide(&self.plan, wr.opcode, number) {
                 Decision::Pass => {}
                 Decision::Refuse => return Some(at),
                 // There are no decisions about requests posted after that.
@@ -121,7 +121,7 @@ impl FaultyQp {
         if !self.is_open_to_faults(number, self.faults) {
             return Decision::Pass;
         }
-        let decision = self.decider.decide(&self.plan, opcode, number);
+        let decision = self.planner.decide(&self.plan, opcode, number);
         let kind = match decision {
             Decision::Pass => return decision,
             Decision::Refuse => Kind::PostFull,
@@ -134,7 +134,7 @@ impl FaultyQp {
 
     fn met(&mut self, kind: Kind, number: u64) {
         self.faults += 1;
-        self.plan.happened(kind, Some((self.qp_num, self.decider.index)), number);
+        self.plan.record_fault(kind, Some((self.qp_num, self.planner.index)), number);
     }
 
     /// Delays the sends that complete from now on by `late`.
@@ -143,7 +143,7 @@ impl FaultyQp {
             // Requests that completed earlier are not delayed.
             self.send_cq.stage_now();
             let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
-            self.pair.sends_not_before(now_ns().saturating_add(late_ns));
+            self.qp_state.delay_sends_until(now_ns().saturating_add(late_ns));
         }
     }
 
@@ -166,7 +166,7 @@ impl FaultyQp {
         // SAFETY: this function and the inner `post_send` have the same contract, and the request is unchanged.
         unsafe { self.inner_mut().post_send(std::slice::from_ref(wr)) }?;
         if self.sq_sig_all || wr.send_flags.contains(SendFlags::SIGNALED) {
-            self.pair.posted(instead_of);
+            self.qp_state.posted(instead_of);
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl FaultyQp {
     /// # Safety
     /// See [`RawQp::post_send`].
     unsafe fn lose(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        if self.decider.qp_type == QpType::Ud {
+        if self.planner.qp_type == QpType::Ud {
             let to = wr.ud();
             // A Q_Key that differs from the destination's. The cleared top bit keeps it from meaning the local Q_Key.
             let remote_qkey = (to.remote_qkey ^ 0x2bad_cafe) & 0x7fff_ffff;
@@ -211,7 +211,7 @@ impl FaultyQp {
             Decision::Break(_, status, late) => {
                 self.delay_sends(late);
                 // The oldest outstanding request is the one that fails: flushes arrive in order.
-                self.pair.fails_with(status);
+                self.qp_state.fails_with(status);
                 // Hold the receive queue's lock, so that no thread polls the flushed receives before the failed
                 // request, which shows the cause.
                 let recv_cq = self.recv_cq.clone();
@@ -232,7 +232,7 @@ impl RawQp for FaultyQp {
     }
 
     fn qp_type(&self) -> QpType {
-        self.decider.qp_type
+        self.planner.qp_type
     }
 
     fn state(&self) -> QpState {
@@ -245,11 +245,11 @@ impl RawQp for FaultyQp {
 
     fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         self.inner_mut().modify(attr)?;
-        self.decider.retries.modify(attr);
+        self.planner.retries.modify(attr);
         if attr.state == Some(QpState::Reset) {
-            self.pair.reset();
-            self.send_cq.forget(self.qp_num);
-            self.recv_cq.forget(self.qp_num);
+            self.qp_state.reset();
+            self.send_cq.discard(self.qp_num);
+            self.recv_cq.discard(self.qp_num);
         }
         Ok(())
     }
@@ -279,7 +279,7 @@ impl RawQp for FaultyQp {
             if self.plan.spec.qp_fatal.is_possible() && self.inner().state().responds() {
                 let number = self.receives;
                 self.receives += 1;
-                let bits = self.plan.bits(Kind::QpFatalReceive, self.decider.index, number);
+                let bits = self.plan.bits(Kind::QpFatalReceive, self.planner.index, number);
                 if self.is_open_to_faults(number, self.faults) && self.plan.spec.qp_fatal.hits(bits) {
                     self.met(Kind::QpFatalReceive, number);
                     self.fail_fatally();
@@ -304,9 +304,9 @@ impl RawQp for FaultyQp {
 impl Drop for FaultyQp {
     fn drop(&mut self) {
         // Before the number can be reused for another queue pair.
-        self.pairs.remove(self.qp_num);
+        self.qp_states.remove(self.qp_num);
         self.inner = None;
-        self.send_cq.forget(self.qp_num);
-        self.recv_cq.forget(self.qp_num);
+        self.send_cq.discard(self.qp_num);
+        self.recv_cq.discard(self.qp_num);
     }
 }

@@ -260,7 +260,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_the_manual_shows_is_understood() {
+    fn parses_the_examples_of_the_manual() {
         let spec: Spec = "seed=7,rnr=1e-3,delay=50us,kill_qp=1e-6".parse().unwrap();
         assert_eq!((spec.seed, spec.rnr, spec.kill_qp), (Some(7), Chance(1e-3), Chance(1e-6)));
         assert_eq!(spec.delay, Delay { min: Duration::from_micros(50), max: Duration::from_micros(50) });
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_what_would_be_right() {
+    fn names_an_invalid_entry_and_the_valid_ones() {
         for (text, said) in [
             ("sed=7", "no fault \"sed\"; there are seed, rnr, drop, delay,"),
             ("rnr", "rnr has no value; write rnr=a probability"),
@@ -329,7 +329,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_asks_for_the_same(spec in spec()) {
+        fn prints_a_specification_of_the_same_faults(spec in spec()) {
             prop_assert_eq!(spec.to_string().parse::<Spec>(), Ok(spec));
         }
     }

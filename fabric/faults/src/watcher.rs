@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 /// An object that is serviced when one of its descriptors is readable.
 pub(crate) trait Watched: Send + Sync {
-    fn look(&self);
+    fn service(&self);
 }
 
 pub(crate) struct Watcher {
@@ -58,7 +58,7 @@ impl Watcher {
                 let of = event.data.u64();
                 let watched = self.lock().get(&of).and_then(Weak::upgrade);
                 if let Some(watched) = watched {
-                    watched.look();
+                    watched.service();
                 }
             }
         }

@@ -14,17 +14,17 @@ use rustix::io::Errno;
 use crate::store_hook::before_store as step;
 
 /// Maximum number of local memory ranges in one transfer. Two more entries are reserved for the order of placement.
-pub const MAX_PIECES: usize = 16;
+pub const MAX_RANGES: usize = 16;
 
 /// File system type of procfs, which contains `/proc/PID/mem`.
 const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
 /// A range of local memory: address and length in bytes.
-pub type Piece = (*mut u8, usize);
+pub type MemoryRange = (*mut u8, usize);
 
 /// Reason of a failed transfer. Part of the transfer may have been made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum TransferError {
     /// The local memory is not mapped.
     Local,
     /// The owner's memory is not mapped, or its protection has changed since the registration.
@@ -42,29 +42,29 @@ impl AddressSpace {
     pub fn own(writable: bool) -> Option<Self> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
         let space = fs::open("/proc/self/mem", access | OFlags::CLOEXEC, Mode::empty()).ok().map(Self)?;
-        space.works(writable).then_some(space)
+        space.is_usable(writable).then_some(space)
     }
 
     /// Accesses a local variable through the file: a kernel may be configured to permit opening the file and refuse its
     /// use.
-    fn works(&self, writable: bool) -> bool {
+    fn is_usable(&self, writable: bool) -> bool {
         let (mut mine, mut word) = (0_u64, 7_u64);
         let at = (&raw mut word).expose_provenance() as u64;
         let mine = &raw mut mine;
-        let piece = (mine.cast(), 8);
+        let range = (mine.cast(), 8);
         // SAFETY: `mine` and `word` are local variables of 8 bytes that outlive the calls. They are accessed only
         // through raw pointers while the calls run, so no reference to them exists.
         unsafe {
-            if self.read(at, &[piece]).is_err() || mine.read_volatile() != 7 {
+            if self.read(at, &[range]).is_err() || mine.read_volatile() != 7 {
                 return false;
             }
             mine.write_volatile(8);
-            !writable || (self.write_in_order(at, &[piece]).is_ok() && (&raw const word).read_volatile() == 8)
+            !writable || (self.write_in_order(at, &[range]).is_ok() && (&raw const word).read_volatile() == 8)
         }
     }
 
     /// Wraps a descriptor received from a peer; `None` if it is not a file of procfs.
-    pub fn foreign(fd: OwnedFd) -> Option<Self> {
+    pub fn from_peer(fd: OwnedFd) -> Option<Self> {
         let is_proc = fs::fstatfs(&fd).is_ok_and(|stat| stat.f_type as u64 == PROC_SUPER_MAGIC);
         is_proc.then_some(Self(fd))
     }
@@ -81,81 +81,81 @@ impl AddressSpace {
     /// space, which orders the accesses.
     ///
     /// # Errors
-    /// See [`Fault`].
+    /// See [`TransferError`].
     ///
     /// # Safety
-    /// The ranges must be readable, at most [`MAX_PIECES`] of them. The owner of the memory must hold no references to
+    /// The ranges must be readable, at most [`MAX_RANGES`] of them. The owner of the memory must hold no references to
     /// the memory that is written.
-    pub unsafe fn write_in_order(&self, addr: u64, from: &[Piece]) -> Result<(), Fault> {
+    pub unsafe fn write_in_order(&self, addr: u64, from: &[MemoryRange]) -> Result<(), TransferError> {
         const LAST: usize = 8;
-        let mut list = List::new(addr, from);
+        let mut cursor = IovecCursor::new(addr, from);
         if let Some((base, len)) = from.last().copied().filter(|(_, len)| *len > 0) {
             let body = len.saturating_sub(LAST);
-            list.replace_last(&[(base, body)]);
+            cursor.replace_last(&[(base, body)]);
             // SAFETY: `body` is at most `len`, so the pointer stays inside the range, which the caller guarantees to be
             // readable.
-            list.push((unsafe { base.add(body) }, len - 1 - body));
+            cursor.push((unsafe { base.add(body) }, len - 1 - body));
             // SAFETY: `len` is not zero, so `len - 1` lies inside the same range.
-            list.push((unsafe { base.add(len - 1) }, 1));
+            cursor.push((unsafe { base.add(len - 1) }, 1));
         }
         step();
         // SAFETY: the ranges are readable, as the `# Safety` section of this function requires, and `pwritev` only
         // reads them. The kernel checks the addresses of the owner.
-        unsafe { list.run(|iov, count, at| libc::pwritev(self.0.as_raw_fd(), iov, count, at)) }
+        unsafe { cursor.run(|iov, count, at| libc::pwritev(self.0.as_raw_fd(), iov, count, at)) }
     }
 
     /// Reads the owner's memory at `addr` into `to`, range by range in address order, the first 8 bytes before all
     /// others: a reader that finds a complete header there also has the data written before the header.
     ///
     /// # Errors
-    /// See [`Fault`].
+    /// See [`TransferError`].
     ///
     /// # Safety
-    /// The ranges must be writable, at most [`MAX_PIECES`] of them, and no references to them may exist.
-    pub unsafe fn read(&self, addr: u64, to: &[Piece]) -> Result<(), Fault> {
+    /// The ranges must be writable, at most [`MAX_RANGES`] of them, and no references to them may exist.
+    pub unsafe fn read(&self, addr: u64, to: &[MemoryRange]) -> Result<(), TransferError> {
         const FIRST: usize = 8;
-        let mut list = List::new(addr, &[]);
+        let mut cursor = IovecCursor::new(addr, &[]);
         for (i, (base, len)) in to.iter().copied().enumerate() {
             let head = if i == 0 { len.min(FIRST) } else { 0 };
-            list.push((base, head));
+            cursor.push((base, head));
             // SAFETY: `head` is at most `len`, so the pointer stays inside the range, which the caller guarantees to be
             // writable.
-            list.push((unsafe { base.add(head) }, len - head));
+            cursor.push((unsafe { base.add(head) }, len - head));
         }
         // SAFETY: the ranges are writable and unreferenced, as the `# Safety` section of this function requires.
-        unsafe { list.run(|iov, count, at| libc::preadv(self.0.as_raw_fd(), iov, count, at)) }
+        unsafe { cursor.run(|iov, count, at| libc::preadv(self.0.as_raw_fd(), iov, count, at)) }
     }
 }
 
 /// Ranges that have not been transferred yet, and the address in the owner's memory.
-struct List {
+struct IovecCursor {
     at: u64,
-    pieces: [libc::iovec; MAX_PIECES + 2],
+    ranges: [libc::iovec; MAX_RANGES + 2],
     count: usize,
 }
 
-impl List {
-    fn new(at: u64, pieces: &[Piece]) -> Self {
+impl IovecCursor {
+    fn new(at: u64, ranges: &[MemoryRange]) -> Self {
         const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut::<c_void>(), iov_len: 0 };
-        let mut list = Self { at, pieces: [EMPTY; MAX_PIECES + 2], count: 0 };
-        for piece in pieces {
-            list.push(*piece);
+        let mut cursor = Self { at, ranges: [EMPTY; MAX_RANGES + 2], count: 0 };
+        for range in ranges {
+            cursor.push(*range);
         }
-        list
+        cursor
     }
 
     /// Adds a range, unless it is empty.
-    fn push(&mut self, (base, len): Piece) {
+    fn push(&mut self, (base, len): MemoryRange) {
         if len > 0 {
-            self.pieces[self.count] = libc::iovec { iov_base: base.cast(), iov_len: len };
+            self.ranges[self.count] = libc::iovec { iov_base: base.cast(), iov_len: len };
             self.count += 1;
         }
     }
 
-    fn replace_last(&mut self, by: &[Piece]) {
+    fn replace_last(&mut self, by: &[MemoryRange]) {
         self.count -= 1;
-        for piece in by {
-            self.push(*piece);
+        for range in by {
+            self.push(*range);
         }
     }
 
@@ -166,30 +166,30 @@ impl List {
     unsafe fn run(
         mut self,
         call: impl Fn(*const libc::iovec, libc::c_int, libc::off_t) -> libc::ssize_t,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), TransferError> {
         let mut first = 0;
         while first < self.count {
-            let at = libc::off_t::try_from(self.at).map_err(|_| Fault::Remote)?;
-            let moved = call(&raw const self.pieces[first], (self.count - first) as libc::c_int, at);
+            let at = libc::off_t::try_from(self.at).map_err(|_| TransferError::Remote)?;
+            let moved = call(&raw const self.ranges[first], (self.count - first) as libc::c_int, at);
             if moved < 0 {
                 match Errno::from_io_error(&std::io::Error::last_os_error()) {
                     Some(Errno::INTR | Errno::AGAIN) => continue,
-                    Some(Errno::FAULT) => return Err(Fault::Local),
-                    _ => return Err(Fault::Remote),
+                    Some(Errno::FAULT) => return Err(TransferError::Local),
+                    _ => return Err(TransferError::Remote),
                 }
             }
             if moved == 0 {
-                return Err(Fault::Ended);
+                return Err(TransferError::Ended);
             }
             let mut left = moved as usize;
             self.at += left as u64;
             while left > 0 {
-                let piece = &mut self.pieces[first];
-                let now = left.min(piece.iov_len);
-                piece.iov_base = piece.iov_base.wrapping_byte_add(now);
-                piece.iov_len -= now;
+                let range = &mut self.ranges[first];
+                let now = left.min(range.iov_len);
+                range.iov_base = range.iov_base.wrapping_byte_add(now);
+                range.iov_len -= now;
                 left -= now;
-                first += usize::from(piece.iov_len == 0);
+                first += usize::from(range.iov_len == 0);
             }
         }
         Ok(())
@@ -239,9 +239,9 @@ mod tests {
                 let base = source.as_mut_ptr();
                 // SAFETY: all ranges lie inside the vector and the mapped pages.
                 unsafe {
-                    let pieces = [(base, cut), (base.add(cut), len - cut)];
+                    let ranges = [(base, cut), (base.add(cut), len - cut)];
                     pages.0.write_bytes(0xEE, 4096);
-                    space.write_in_order(pages.0 as u64 + 3, &pieces).unwrap();
+                    space.write_in_order(pages.0 as u64 + 3, &ranges).unwrap();
                     let mut got = vec![0_u8; len + 2];
                     pages.0.add(2).copy_to(got.as_mut_ptr(), len + 2);
                     assert!(got[1..=len] == source[..len] && got[0] == 0xEE && got[len + 1] == 0xEE);
@@ -255,28 +255,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unmapped_is_a_fault_and_says_whose() {
+    fn reports_whose_memory_is_unmapped() {
         let Some(space) = AddressSpace::own(true) else { return println!("skipped: no /proc/self/mem") };
         let page = rustix::param::page_size();
         let pages = Pages::new(2 * page);
         let mut word = [1_u8; 16];
-        let piece = [(word.as_mut_ptr(), 16)];
+        let range = [(word.as_mut_ptr(), 16)];
         // SAFETY: the test owns the second page and does not access it afterwards; only the kernel accesses it, which
         // must fail.
         unsafe {
             rustix::mm::munmap(pages.0.add(page).cast(), page).unwrap();
             let across = pages.0 as u64 + page as u64 - 4;
-            assert_eq!(space.write_in_order(across, &piece), Err(Fault::Remote));
-            assert_eq!(space.read(across, &piece), Err(Fault::Remote));
-            assert_eq!(space.read(u64::MAX - 64, &piece), Err(Fault::Remote));
+            assert_eq!(space.write_in_order(across, &range), Err(TransferError::Remote));
+            assert_eq!(space.read(across, &range), Err(TransferError::Remote));
+            assert_eq!(space.read(u64::MAX - 64, &range), Err(TransferError::Remote));
             let gone = [(pages.0.add(page), 16)];
-            assert_eq!(space.write_in_order(pages.0 as u64, &gone), Err(Fault::Local));
-            assert_eq!(space.read(pages.0 as u64, &gone), Err(Fault::Local));
+            assert_eq!(space.write_in_order(pages.0 as u64, &gone), Err(TransferError::Local));
+            assert_eq!(space.read(pages.0 as u64, &gone), Err(TransferError::Local));
         }
     }
 
     #[test]
     fn a_descriptor_of_something_else_is_no_address_space() {
-        assert!(AddressSpace::foreign(fs::open("/dev/null", OFlags::RDWR, Mode::empty()).unwrap()).is_none());
+        assert!(
+            AddressSpace::from_peer(fs::open("/dev/null", OFlags::RDWR, Mode::empty()).unwrap()).is_none()
+        );
     }
 }

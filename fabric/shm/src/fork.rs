@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_here_works_here() {
+    fn accepts_objects_of_this_process() {
         assert!(
             !Generation::current().is_inherited() && Generation::current().require_current("x", "y").is_ok()
         );

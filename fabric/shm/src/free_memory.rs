@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 
 /// Number of bytes allocated between two checks. A check costs more than a small segment.
-const BETWEEN_LOOKS_BYTES: u64 = 1 << 20;
+const CHECK_INTERVAL_BYTES: u64 = 1 << 20;
 
 /// Reciprocal of the part of free memory that an allocation must leave to others: the kernel counts some pages as free
 /// that it can free only after some time.
@@ -20,9 +20,9 @@ const LEFT_TO_OTHERS: u64 = 16;
 /// # Errors
 /// Returns `ENOMEM` if they do not.
 pub fn require_memory(len_bytes: u64) -> rustix::io::Result<()> {
-    static UNCHECKED_BYTES: AtomicU64 = AtomicU64::new(BETWEEN_LOOKS_BYTES);
-    if len_bytes < BETWEEN_LOOKS_BYTES
-        && UNCHECKED_BYTES.fetch_add(len_bytes, Ordering::Relaxed) < BETWEEN_LOOKS_BYTES
+    static UNCHECKED_BYTES: AtomicU64 = AtomicU64::new(CHECK_INTERVAL_BYTES);
+    if len_bytes < CHECK_INTERVAL_BYTES
+        && UNCHECKED_BYTES.fetch_add(len_bytes, Ordering::Relaxed) < CHECK_INTERVAL_BYTES
     {
         return Ok(());
     }
@@ -44,12 +44,12 @@ pub fn total_memory_bytes() -> Option<u64> {
 /// A reservation of memory that takes its pages on first use. All reservations of a process together are at most half
 /// of the memory that was free at the last reservation. The other half remains for other processes' allocations in the
 /// meantime.
-pub(crate) struct Promise {
+pub(crate) struct MemoryReservation {
     len_bytes: u64,
     all_bytes: &'static AtomicU64,
 }
 
-impl Promise {
+impl MemoryReservation {
     /// Reserves memory. Returns `None` if there is too little, if the kernel does not report it, or if the kernel does
     /// strict accounting (`vm.overcommit_memory` 2) and may fail an access. The caller must then allocate the memory.
     pub(crate) fn of(len_bytes: u64) -> Option<Self> {
@@ -66,7 +66,7 @@ impl Promise {
     }
 }
 
-impl Drop for Promise {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.all_bytes.fetch_sub(self.len_bytes, Ordering::Relaxed);
     }
@@ -221,15 +221,15 @@ mod tests {
     }
 
     #[test]
-    fn promises_are_counted_and_bounded() {
+    fn counts_and_bounds_memory_reservations() {
         static ALL_BYTES: AtomicU64 = AtomicU64::new(0);
-        let promise = |len_bytes| Promise::within(&ALL_BYTES, 100, len_bytes);
-        let first = promise(60).unwrap();
-        assert!(promise(41).is_none() && promise(u64::MAX).is_none());
-        let second = promise(40).unwrap();
-        assert!(promise(1).is_none());
+        let reservation = |len_bytes| MemoryReservation::within(&ALL_BYTES, 100, len_bytes);
+        let first = reservation(60).unwrap();
+        assert!(reservation(41).is_none() && reservation(u64::MAX).is_none());
+        let second = reservation(40).unwrap();
+        assert!(reservation(1).is_none());
         drop(first);
-        assert!(promise(60).is_some());
+        assert!(reservation(60).is_some());
         drop(second);
         assert_eq!(ALL_BYTES.load(Ordering::Relaxed), 0);
     }

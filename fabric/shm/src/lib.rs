@@ -8,34 +8,34 @@
 //! | `segment`, `segment_file` | sealed memfds and their mappings; small segments that share one memfd |
 //! | `free_memory`, `descriptor_limit` | free memory for allocation now or on first use; limit of file descriptors |
 //! | `environment` | environment variables, which a privileged program does not trust |
-//! | `own_directory` | a directory that only its user can write to |
+//! | `runtime_dir` | a directory that only its user can write to |
 //! | `memory` | the only loads and stores of shared memory |
 //! | `address_space` | access to another process's memory outside of segments |
 //! | `store_hook` | tests: a signal at the n-th store |
 //! | [`ring`] | the message ring of a queue pair: one producer, one consumer |
 //! | [`readiness`] | which queue pairs a completion queue must poll, and whether its application thread sleeps |
-//! | [`notify`] | an initiator's request for credit announcements of its target |
+//! | [`credit_request`] | an initiator's request for credit announcements of its target |
 //! | [`hazard`] | hazard pointers: fenced revocation of memory that other processes access |
 //! | [`fence`] | asymmetric fences (membarrier) |
 //! | `biased_lock` | a lock whose owner enters with two stores |
 //! | `pending_lock` | a lock that its owner skips while nothing is pending |
 //! | `mutex` | a mutex that is not poisoned |
-//! | `wake_word` | whether a thread of this process sleeps |
-//! | `cover_word` | delegation of a sleeping thread's polling to another thread |
+//! | `sleep_flag` | whether a thread of this process sleeps |
+//! | `delegation_word` | delegation of a sleeping thread's polling to another thread |
 //! | `wc_ring` | completions from one thread to another |
 //! | [`fork`] | objects that a forked child must not share with its parent |
 //! | `wait_time`, `prefetch` | measurement of a waiting time; prefetching of memory |
 
+pub mod credit_request;
 pub mod fence;
 pub mod fork;
 pub mod hazard;
-pub mod notify;
 pub mod readiness;
 pub mod ring;
 
 mod address_space;
 mod biased_lock;
-mod cover_word;
+mod delegation_word;
 mod descriptor_limit;
 mod environment;
 mod free_memory;
@@ -43,21 +43,21 @@ mod memory;
 #[cfg(loom)]
 mod model;
 mod mutex;
-mod own_directory;
 mod pending_lock;
 mod prefetch;
+mod runtime_dir;
 mod segment;
 mod segment_file;
 mod short_slice;
+mod sleep_flag;
 mod store_hook;
 mod sync;
 mod wait_time;
-mod wake_word;
 mod wc_ring;
 
-pub use address_space::{AddressSpace, Fault, MAX_PIECES, Piece};
+pub use address_space::{AddressSpace, MAX_RANGES, MemoryRange, TransferError};
 pub use biased_lock::BiasedLock;
-pub use cover_word::{CoverEnd, CoverWord};
+pub use delegation_word::{DelegationEnd, DelegationWord};
 pub use descriptor_limit::raise_descriptor_limit;
 pub use environment::trusted_variable;
 pub use free_memory::{require_memory, total_memory_bytes};
@@ -67,13 +67,13 @@ pub use memory::{AtomicChange, SharedWord, copy_in_order, copy_out, copy_plain, 
 #[cfg(loom)]
 pub use model::SharedMem;
 pub use mutex::Mutex;
-pub use own_directory::{own_directory, own_directory_in_memory};
 pub use pending_lock::{PendingGuard, PendingLock, PendingWork};
 pub use prefetch::prefetch;
+pub use runtime_dir::{private_memory_dir, private_runtime_dir};
 pub use segment::{Mapping, Segment, sealed_memfd};
 pub use segment_file::SegmentFile;
 pub use short_slice::request_short_slice;
+pub use sleep_flag::SleepFlag;
 pub use store_hook::{arm_store_hook, before_store};
 pub use wait_time::WaitTime;
-pub use wake_word::WakeWord;
 pub use wc_ring::WcRing;

@@ -7,9 +7,8 @@
 //! heavy one. Both are hints: a wrong bit costs an empty poll, a wrong wake-up costs one driver iteration.
 //!
 //! Only completions raise an event. A producer that delivers other data (credit for a waiting request, a message that
-//! the receiver must match) requests service from the owner's service thread ([`Readiness::nudge`]). If the owner
-//! sleeps, the service thread processes the delivery, and the resulting completion raises the event.
-//! it if the owner sleeps; what that completes makes the event.
+//! the receiver must match) requests service from the owner's service thread ([`Readiness::request_service`]). If the
+//! owner sleeps, the service thread processes the delivery, and the resulting completion raises the event.
 
 use crate::SharedMem;
 use crate::fence;
@@ -18,10 +17,10 @@ use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 const MAGIC: u64 = u64::from_le_bytes(*b"farccq03");
 const AT_MAGIC: usize = 0;
 const ARMED: usize = 64;
-const NUDGE: usize = 72;
+const SERVICE: usize = 72;
 const BITS: usize = 128;
 /// Bitmap of the queue pairs for which service was requested. (Models have few words.)
-const NUDGED: usize = BITS + if cfg!(loom) { 8 } else { MAX_BITS / 8 };
+const SERVICE_BITS: usize = BITS + if cfg!(loom) { 8 } else { MAX_BITS / 8 };
 
 /// Maximum number of queue pairs that can be attached to one completion queue: as many bits as fit into its segment of
 /// one page. A process cannot have that many mappings.
@@ -29,8 +28,8 @@ pub const MAX_BITS: usize = 15_872;
 
 // The cache line that the owner writes before it sleeps is separate from the bits that producers set with messages, and
 // those are separate from the service requests.
-const _: () = assert!(ARMED / 64 == NUDGE / 64 && ARMED / 64 != BITS / 64 && BITS.is_multiple_of(64));
-const _: () = assert!(cfg!(loom) || NUDGED.is_multiple_of(64) && LEN_BYTES == 4_096);
+const _: () = assert!(ARMED / 64 == SERVICE / 64 && ARMED / 64 != BITS / 64 && BITS.is_multiple_of(64));
+const _: () = assert!(cfg!(loom) || SERVICE_BITS.is_multiple_of(64) && LEN_BYTES == 4_096);
 
 /// Length of a completion queue's segment in bytes.
 pub const LEN_BYTES: usize = BITS + 2 * (MAX_BITS / 8);
@@ -42,8 +41,8 @@ const ARMED_ANY: u64 = 1;
 const ARMED_SOLICITED: u64 = 2;
 /// A producer has undertaken to wake the owner and has not done so yet. It may be stopped there forever, so other
 /// producers wake the owner too in the meantime.
-const FIRING: u64 = 3;
-const WHAT: u64 = 3;
+const WAKING: u64 = 3;
+const STATE_MASK: u64 = 3;
 
 // The service request. Its low bits contain its progress. The rest is a counter, so that a producer that was stopped in
 // between does not finish the request of another one.
@@ -69,7 +68,7 @@ impl Readiness {
         (mem.len_bytes() >= LEN_BYTES && mem.load(AT_MAGIC, Relaxed) == MAGIC).then_some(Self { mem })
     }
 
-    const fn place(bit: u32) -> (usize, u64) {
+    const fn bit_position(bit: u32) -> (usize, u64) {
         (BITS + (bit / 64) as usize * 8, 1 << (bit % 64))
     }
 
@@ -77,14 +76,14 @@ impl Readiness {
     #[inline]
     pub fn announce(&self, bit: u32, solicited: bool, wake: impl FnOnce()) {
         self.set_bit(bit);
-        self.fire_if_armed(solicited, wake);
+        self.wake_if_armed(solicited, wake);
     }
 
     /// Sets the bit, after publishing or leaving work behind.
     #[inline]
     fn set_bit(&self, bit: u32) {
         fence::light();
-        let (word, mask) = Self::place(bit);
+        let (word, mask) = Self::bit_position(bit);
         if self.mem.load(word, Relaxed) & mask == 0 {
             self.mem.fetch_or(word, mask, Release);
             // Second Dekker pair: an owner that arms now sees the bit, or this thread sees that the owner sleeps.
@@ -101,17 +100,17 @@ impl Readiness {
         let armed = self.mem.load(ARMED, Acquire);
         // If the owner has not consumed it yet, it does so before it arms again, if at all: once it has armed again,
         // the sleep word differs from `armed`.
-        if armed & WHAT != IDLE && is_due() {
-            self.fire_round(armed, solicited, wake);
+        if armed & STATE_MASK != IDLE && is_due() {
+            self.wake_once(armed, solicited, wake);
         }
     }
 
     /// Wakes the owner if it sleeps. The bit must be set already.
     #[inline]
-    pub fn fire_if_armed(&self, solicited: bool, wake: impl FnOnce()) {
+    pub fn wake_if_armed(&self, solicited: bool, wake: impl FnOnce()) {
         let armed = self.mem.load(ARMED, Relaxed);
-        if armed & WHAT != IDLE {
-            self.fire(armed, solicited, wake);
+        if armed & STATE_MASK != IDLE {
+            self.wake_owner(armed, solicited, wake);
         }
     }
 
@@ -119,89 +118,89 @@ impl Readiness {
     #[inline]
     pub fn keep(&self, bit: u32) -> bool {
         self.set_bit(bit);
-        self.mem.load(ARMED, Relaxed) & WHAT != IDLE
+        self.mem.load(ARMED, Relaxed) & STATE_MASK != IDLE
     }
 
     /// Producer, after a delivery that is not a completion: requests service. The owner polls the bit, or if it sleeps,
     /// its service thread does, which `wake` wakes.
-    pub fn nudge(&self, bit: u32, wake: impl FnOnce()) {
+    pub fn request_service(&self, bit: u32, wake: impl FnOnce()) {
         if !self.keep(bit) {
             return;
         }
-        let (word, mask) = (NUDGED + (bit / 64) as usize * 8, 1 << (bit % 64));
+        let (word, mask) = (SERVICE_BITS + (bit / 64) as usize * 8, 1 << (bit % 64));
         // Also if the bit is set: a thread that clears it after this operation sees the delivery.
         self.mem.fetch_or(word, mask, Release);
         fence::light();
         let mine = loop {
-            let seen = self.mem.load(NUDGE, Relaxed);
-            if seen & WHAT == DELIVERED {
+            let seen = self.mem.load(SERVICE, Relaxed);
+            if seen & STATE_MASK == DELIVERED {
                 return;
             }
             // Also if another producer is delivering, because it may be stopped there forever.
-            let mine = ((seen & !WHAT) + WHAT + 1) | DELIVERING;
-            if self.mem.compare_exchange(NUDGE, seen, mine) {
+            let mine = ((seen & !STATE_MASK) + STATE_MASK + 1) | DELIVERING;
+            if self.mem.compare_exchange(SERVICE, seen, mine) {
                 break mine;
             }
         };
         wake();
-        let _ = self.mem.compare_exchange(NUDGE, mine, (mine & !WHAT) | DELIVERED);
+        let _ = self.mem.compare_exchange(SERVICE, mine, (mine & !STATE_MASK) | DELIVERED);
     }
 
     /// Owner's process: returns whether there are service requests.
-    pub fn is_nudged(&self) -> bool {
-        self.mem.load(NUDGE, Acquire) & WHAT != 0
+    pub fn has_service_request(&self) -> bool {
+        self.mem.load(SERVICE, Acquire) & STATE_MASK != 0
     }
 
-    /// Owner's process, after it made the service thread's descriptor unreadable: calls `look` with the bit of each
+    /// Owner's process, after it made the service thread's descriptor unreadable: calls `poll` with the bit of each
     /// service request. These calls find all earlier deliveries; later deliveries wake the service thread again.
-    pub fn take_nudges(&self, mut look: impl FnMut(u32)) {
+    pub fn take_service_requests(&self, mut poll: impl FnMut(u32)) {
         loop {
-            let seen = self.mem.load(NUDGE, Relaxed);
-            if seen & WHAT == 0 {
+            let seen = self.mem.load(SERVICE, Relaxed);
+            if seen & STATE_MASK == 0 {
                 return;
             }
-            if self.mem.compare_exchange(NUDGE, seen, seen & !WHAT) {
+            if self.mem.compare_exchange(SERVICE, seen, seen & !STATE_MASK) {
                 break;
             }
         }
-        // Pairs with the fence of `nudge`: a producer that still reads DELIVERED has set its bit before. (In the models
-        // the producer's fence is a full one.)
+        // Pairs with the fence of `request_service`: a producer that still reads DELIVERED has set its bit before. (In
+        // the models the producer's fence is a full one.)
         fence::heavy();
         let words = if cfg!(loom) { 1 } else { MAX_BITS / 64 };
         for index in 0..words {
-            let at = NUDGED + index * 8;
+            let at = SERVICE_BITS + index * 8;
             if self.mem.load(at, Relaxed) == 0 {
                 continue;
             }
             let mut bits = self.mem.fetch_and(at, 0, AcqRel);
             while bits != 0 {
-                look(index as u32 * 64 + bits.trailing_zeros());
+                poll(index as u32 * 64 + bits.trailing_zeros());
                 bits &= bits - 1;
             }
         }
     }
 
     /// Wakes the owner only if it still is in the sleep that `armed` describes.
-    fn fire_round(&self, armed: u64, solicited: bool, wake: impl FnOnce()) {
-        let is_meant = match armed & WHAT {
-            FIRING => true,
-            ARMED_ANY => self.mem.compare_exchange(ARMED, armed, armed | FIRING),
-            _ => solicited && self.mem.compare_exchange(ARMED, armed, armed | FIRING),
+    fn wake_once(&self, armed: u64, solicited: bool, wake: impl FnOnce()) {
+        let is_meant = match armed & STATE_MASK {
+            WAKING => true,
+            ARMED_ANY => self.mem.compare_exchange(ARMED, armed, armed | WAKING),
+            _ => solicited && self.mem.compare_exchange(ARMED, armed, armed | WAKING),
         };
         if is_meant {
             wake();
-            let _ = self.mem.compare_exchange(ARMED, armed | FIRING, (armed | FIRING) & !WHAT);
+            let _ = self.mem.compare_exchange(ARMED, armed | WAKING, (armed | WAKING) & !STATE_MASK);
         }
     }
 
     #[cold]
-    fn fire(&self, mut armed: u64, solicited: bool, wake: impl FnOnce()) {
-        let firing = loop {
-            match armed & WHAT {
-                FIRING => break armed,
-                ARMED_ANY | ARMED_SOLICITED if armed & WHAT == ARMED_ANY || solicited => {
-                    if self.mem.compare_exchange(ARMED, armed, armed | FIRING) {
-                        break armed | FIRING;
+    fn wake_owner(&self, mut armed: u64, solicited: bool, wake: impl FnOnce()) {
+        let waking = loop {
+            match armed & STATE_MASK {
+                WAKING => break armed,
+                ARMED_ANY | ARMED_SOLICITED if armed & STATE_MASK == ARMED_ANY || solicited => {
+                    if self.mem.compare_exchange(ARMED, armed, armed | WAKING) {
+                        break armed | WAKING;
                     }
                 }
                 _ => return,
@@ -211,7 +210,7 @@ impl Readiness {
         wake();
         // Only after the wake-up may other producers rely on it. If the exchange fails, another producer has done it,
         // or the owner has armed again.
-        let _ = self.mem.compare_exchange(ARMED, firing, firing & !WHAT);
+        let _ = self.mem.compare_exchange(ARMED, waking, waking & !STATE_MASK);
     }
 
     /// Owner: requests a wake-up. A scan after this call finds everything published before it; everything published
@@ -220,14 +219,14 @@ impl Readiness {
     pub fn arm(&self, solicited_only: bool) -> bool {
         let was_armed = loop {
             let armed = self.mem.load(ARMED, Relaxed);
-            if solicited_only && armed & WHAT == ARMED_ANY {
+            if solicited_only && armed & STATE_MASK == ARMED_ANY {
                 // A request for any completion remains in force until its event occurs (IBA 11.4.2.2).
                 return true;
             }
-            let round = (armed & !WHAT).wrapping_add(WHAT + 1);
+            let round = (armed & !STATE_MASK).wrapping_add(STATE_MASK + 1);
             let what = if solicited_only { ARMED_SOLICITED } else { ARMED_ANY };
             if self.mem.compare_exchange(ARMED, armed, round | what) {
-                break matches!(armed & WHAT, ARMED_ANY | ARMED_SOLICITED);
+                break matches!(armed & STATE_MASK, ARMED_ANY | ARMED_SOLICITED);
             }
         };
         fence::heavy();
@@ -236,7 +235,7 @@ impl Readiness {
 
     /// Owner: returns whether the queue is still armed, that is, no producer has undertaken to wake the owner.
     pub fn is_armed(&self) -> bool {
-        matches!(self.mem.load(ARMED, Acquire) & WHAT, ARMED_ANY | ARMED_SOLICITED)
+        matches!(self.mem.load(ARMED, Acquire) & STATE_MASK, ARMED_ANY | ARMED_SOLICITED)
     }
 
     /// Owner's process: returns the 64 bits that begin at bit `64 * index`.
@@ -246,38 +245,38 @@ impl Readiness {
     }
 
     /// Owner: sets the bit, which means that it polls this queue pair.
-    pub fn promise(&self, bit: u32) {
-        let (word, mask) = Self::place(bit);
+    pub fn set_polled(&self, bit: u32) {
+        let (word, mask) = Self::bit_position(bit);
         self.mem.fetch_or(word, mask, AcqRel);
     }
 
     /// Owner: clears the bits of all queue pairs that are not in `active`, and clears `active`. Sets a bit again if
-    /// `has_something` reports that a producer has delivered something in the meantime. `withdrawn` is scratch space of
-    /// the same length.
-    pub fn withdraw_quiet(
+    /// `may_have_completions` reports that a producer has delivered something in the meantime. `cleared` is scratch
+    /// space of the same length.
+    pub fn clear_idle(
         &self,
         active: &mut [u64],
-        withdrawn: &mut [u64],
-        has_something: impl Fn(u32) -> bool,
+        cleared: &mut [u64],
+        may_have_completions: impl Fn(u32) -> bool,
     ) {
-        for (index, (active, withdrawn)) in active.iter_mut().zip(&mut *withdrawn).enumerate() {
-            *withdrawn = self.bits(index) & !std::mem::take(active);
-            if *withdrawn != 0 {
-                self.mem.fetch_and(BITS + index * 8, !*withdrawn, AcqRel);
+        for (index, (active, cleared)) in active.iter_mut().zip(&mut *cleared).enumerate() {
+            *cleared = self.bits(index) & !std::mem::take(active);
+            if *cleared != 0 {
+                self.mem.fetch_and(BITS + index * 8, !*cleared, AcqRel);
             }
         }
-        if withdrawn.iter().all(|mask| *mask == 0) {
+        if cleared.iter().all(|mask| *mask == 0) {
             return;
         }
         // If a producer found its bit still set, the check below sees its delivery; otherwise the producer sets the
         // bit.
         fence::heavy();
-        for (index, mut mask) in withdrawn.iter().copied().enumerate() {
+        for (index, mut mask) in cleared.iter().copied().enumerate() {
             while mask != 0 {
                 let bit = index as u32 * 64 + mask.trailing_zeros();
                 mask &= mask - 1;
-                if has_something(bit) {
-                    self.promise(bit);
+                if may_have_completions(bit) {
+                    self.set_polled(bit);
                 }
             }
         }
@@ -287,7 +286,7 @@ impl Readiness {
 #[cfg(all(test, loom))]
 mod tests {
     //! Each of these models was checked to fail: without the fence after the bit is set, without `fence::heavy` in
-    //! `arm` or in `withdraw_quiet`, without the check after it, with `fire` going to IDLE before it wakes, with a
+    //! `arm` or in `clear_idle`, without the check after it, with `wake_owner` going to IDLE before it wakes, with a
     //! service request marked as delivered before it is, or with another producer's request marked.
 
     use super::*;
@@ -303,7 +302,7 @@ mod tests {
 
     impl Scene {
         fn new() -> Arc<Self> {
-            let readiness = Readiness::create(SharedMem::model(NUDGED + 8));
+            let readiness = Readiness::create(SharedMem::model(SERVICE_BITS + 8));
             Arc::new(Self {
                 readiness,
                 published: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -317,16 +316,16 @@ mod tests {
         }
 
         /// Delivers something that is not a completion.
-        fn give(&self, bit: u32) {
+        fn deliver(&self, bit: u32) {
             self.published[bit as usize].store(1, Release);
-            self.readiness.nudge(bit, || self.event.store(true, Release));
+            self.readiness.request_service(bit, || self.event.store(true, Release));
         }
 
         /// The service thread polls only if the event descriptor is readable.
-        fn sleeper_looks(&self, seen: &mut [bool; 2]) {
+        fn service_thread_polls(&self, seen: &mut [bool; 2]) {
             // Not a swap: loom may order a failed one after a store that it did not see.
             if self.event.compare_exchange(true, false, AcqRel, Relaxed).is_ok() {
-                self.readiness.take_nudges(|bit| {
+                self.readiness.take_service_requests(|bit| {
                     seen[bit as usize] |= self.published[bit as usize].load(Acquire) != 0;
                 });
             }
@@ -359,16 +358,16 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawn_promise_loses_nothing() {
+    fn clearing_idle_bits_loses_no_completion() {
         check(|| {
             let scene = Scene::new();
-            scene.readiness.promise(0);
+            scene.readiness.set_polled(0);
             let producer = {
                 let scene = scene.clone();
                 loom::thread::spawn(move || scene.publish(0))
             };
-            let has_something = |bit: u32| scene.published[bit as usize].load(Acquire) != 0;
-            scene.readiness.withdraw_quiet(&mut [0], &mut [0], has_something);
+            let may_have_completions = |bit: u32| scene.published[bit as usize].load(Acquire) != 0;
+            scene.readiness.clear_idle(&mut [0], &mut [0], may_have_completions);
             producer.join().unwrap();
             assert!(scene.sees(0), "published, and no bit says so");
         });
@@ -398,46 +397,46 @@ mod tests {
 
     /// The owner sleeps, is woken, polls, and sleeps again while two producers deliver.
     #[test]
-    fn no_nudge_is_lost_between_a_look_and_the_next_sleep() {
+    fn loses_no_service_request_between_a_poll_and_the_next_sleep() {
         check(|| {
             let scene = Scene::new();
             scene.readiness.arm(false);
             let givers = [0, 1].map(|bit| {
                 let scene = scene.clone();
-                loom::thread::spawn(move || scene.give(bit))
+                loom::thread::spawn(move || scene.deliver(bit))
             });
             let mut seen = [false; 2];
-            scene.sleeper_looks(&mut seen);
+            scene.service_thread_polls(&mut seen);
             for giver in givers {
                 giver.join().unwrap();
             }
-            scene.sleeper_looks(&mut seen);
+            scene.service_thread_polls(&mut seen);
             assert_eq!(seen, [true; 2], "given, and the owner sleeps");
-            assert!(scene.readiness.is_armed(), "a nudge is no event");
+            assert!(scene.readiness.is_armed(), "a service request is no event");
         });
     }
 
     /// A producer continues after its service request was handled and another producer's has begun and stopped: it does
     /// not mark that one as delivered.
     #[test]
-    fn a_nudge_of_another_is_not_finished() {
+    fn does_not_finish_the_service_request_of_another() {
         check(|| {
             let scene = Scene::new();
             scene.readiness.arm(false);
-            scene.readiness.nudge(0, || {
-                scene.readiness.take_nudges(|_| {});
+            scene.readiness.request_service(0, || {
+                scene.readiness.take_service_requests(|_| {});
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    scene.readiness.nudge(1, || std::panic::resume_unwind(Box::new(())));
+                    scene.readiness.request_service(1, || std::panic::resume_unwind(Box::new(())));
                 }));
             });
-            scene.give(0);
-            assert!(scene.event.load(Acquire), "a nudge that was not delivered silenced another");
+            scene.deliver(0);
+            assert!(scene.event.load(Acquire), "a service request that was not delivered silenced another");
         });
     }
 
     /// A completion that several threads announce raises one event: the owner has consumed it when it sleeps again.
     #[test]
-    fn what_was_taken_meanwhile_is_no_second_event() {
+    fn raises_no_second_event_for_a_consumed_completion() {
         check(|| {
             let scene = Scene::new();
             scene.readiness.arm(false);
@@ -453,7 +452,7 @@ mod tests {
 
     /// A producer that is stopped before it has woken the service thread does not keep another one from doing so.
     #[test]
-    fn a_producer_stopped_inside_a_nudge_does_not_silence_others() {
+    fn a_producer_stopped_in_a_request_does_not_silence_others() {
         check(|| {
             let scene = Scene::new();
             scene.readiness.arm(false);
@@ -461,15 +460,15 @@ mod tests {
                 let scene = scene.clone();
                 loom::thread::spawn(move || {
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        scene.readiness.nudge(1, || std::panic::resume_unwind(Box::new(())));
+                        scene.readiness.request_service(1, || std::panic::resume_unwind(Box::new(())));
                     }));
                 })
             };
             let mut seen = [false; 2];
-            scene.sleeper_looks(&mut seen);
-            scene.give(0);
+            scene.service_thread_polls(&mut seen);
+            scene.deliver(0);
             stopped.join().unwrap();
-            scene.sleeper_looks(&mut seen);
+            scene.service_thread_polls(&mut seen);
             assert!(seen[0], "a stopped producer silenced another");
         });
     }

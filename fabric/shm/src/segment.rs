@@ -1,6 +1,6 @@
-//! Mapped memory. It is allocated first, or reserved within a limit ([`Promise`]), so that no later access fails; or it
-//! is not accessed before it is allocated ([`Segment::create_with_room`]). Sealed memfds can be passed to another
-//! process and cannot be truncated while they are mapped.
+//! Mapped memory. It is allocated first, or reserved within a limit ([`MemoryReservation`]), so that no later access
+//! fails; or it is not accessed before it is allocated ([`Segment::create_sparse`]). Sealed memfds can be passed to
+//! another process and cannot be truncated while they are mapped.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -12,7 +12,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 use crate::fork::{self, Generation};
-use crate::free_memory::{Promise, require_memory};
+use crate::free_memory::{MemoryReservation, require_memory};
 use crate::memory::SharedMem;
 
 /// A mapping that is unmapped when it is dropped.
@@ -28,7 +28,8 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `len_bytes` of a file, shared, from `offset` on; a forked child gets a private copy instead. The bytes must
-    /// be allocated ([`allocate`]) or reserved ([`Promise`]) and stay so; otherwise an access terminates the process.
+    /// be allocated ([`allocate`]) or reserved ([`MemoryReservation`]) and stay so; otherwise an access terminates the
+    /// process.
     ///
     /// # Errors
     /// Returns an error if the system refuses the mapping.
@@ -100,8 +101,8 @@ struct Mapped {
     fd: OwnedFd,
     mapping: Arc<Mapping>,
     /// Reservation of memory for its holes.
-    promise: Option<Promise>,
-    born: Generation,
+    reservation: Option<MemoryReservation>,
+    fork_generation: Generation,
 }
 
 impl Mapped {
@@ -109,7 +110,7 @@ impl Mapped {
         let fd = sealed_memfd(name, len_bytes as u64, hole_bytes as u64)?;
         let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, len_bytes + hole_bytes, true)?);
         fork::set_source(mapping.base(), Some(fd.as_raw_fd()));
-        Ok(Self { fd, mapping, promise: None, born: Generation::current() })
+        Ok(Self { fd, mapping, reservation: None, fork_generation: Generation::current() })
     }
 }
 
@@ -140,12 +141,12 @@ pub(crate) fn whole_pages(name: &str, len_bytes: usize) -> Result<usize> {
 }
 
 /// A weak reference to a complete segment, which exists as long as one of its parts.
-pub(crate) struct SegmentRest {
+pub(crate) struct SegmentBacking {
     file: Weak<Mapped>,
     len_bytes: usize,
 }
 
-impl SegmentRest {
+impl SegmentBacking {
     /// Returns the segment if one of its parts exists.
     pub(crate) fn get(&self) -> Option<Segment> {
         let Self { ref file, len_bytes } = *self;
@@ -170,7 +171,7 @@ impl Segment {
     ///
     /// # Errors
     /// Returns the errors of [`Segment::create`].
-    pub fn create_with_room(name: &str, len_bytes: usize, room_bytes: usize) -> Result<Self> {
+    pub fn create_sparse(name: &str, len_bytes: usize, room_bytes: usize) -> Result<Self> {
         let (len_bytes, room_bytes) = (whole_pages(name, len_bytes)?, whole_pages(name, room_bytes)?);
         let file = Arc::new(Mapped::create(name, len_bytes, room_bytes)?);
         Ok(Self { file, offset: 0, len_bytes: len_bytes + room_bytes })
@@ -180,18 +181,18 @@ impl Segment {
     /// before they are accessed.
     pub(crate) fn hole(name: &str, len_bytes: usize) -> Result<Self> {
         let mut file = Mapped::create(name, 0, len_bytes)?;
-        file.promise = Promise::of(len_bytes as u64);
+        file.reservation = MemoryReservation::of(len_bytes as u64);
         Ok(Self { file: Arc::new(file), offset: 0, len_bytes })
     }
 
     /// Returns whether memory for its holes is reserved.
-    pub(crate) fn is_promised(&self) -> bool {
-        self.file.promise.is_some()
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.file.reservation.is_some()
     }
 
     /// Returns a weak reference to all of it.
-    pub(crate) fn rest(&self) -> SegmentRest {
-        SegmentRest { file: Arc::downgrade(&self.file), len_bytes: self.len_bytes }
+    pub(crate) fn backing(&self) -> SegmentBacking {
+        SegmentBacking { file: Arc::downgrade(&self.file), len_bytes: self.len_bytes }
     }
 
     /// Returns a part, which keeps the complete segment alive.
@@ -231,11 +232,11 @@ impl Segment {
 
     /// Returns the pages from `from` on to the system if other segments share the memfd. The contents must not be
     /// needed any more; later accesses find zeros.
-    pub fn give_back(&self, from: usize) {
+    pub fn discard_from(&self, from: usize) {
         let from = from.next_multiple_of(rustix::param::page_size());
         let is_alone = self.len_bytes == self.file.mapping.len_bytes();
         // A forked child still has the memfd of its parent.
-        if is_alone || from >= self.len_bytes || self.file.born.is_inherited() {
+        if is_alone || from >= self.len_bytes || self.file.fork_generation.is_inherited() {
             return;
         }
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -247,7 +248,7 @@ impl Segment {
     /// Maps a peer's segment after checking that it is sealed against resizing and large enough, and that it consists
     /// of ordinary pages: otherwise its owner could kill this process with SIGBUS. A hole in a file of huge pages takes
     /// its page from the machine's pool, which can be empty.
-    pub fn map_foreign(
+    pub fn map_peer_segment(
         fd: BorrowedFd<'_>,
         offset: u64,
         len_bytes: usize,
@@ -282,23 +283,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn foreign_segments_must_be_sealed_and_large_enough() {
+    fn maps_only_sealed_and_large_enough_peer_segments() {
         let good = Segment::create("test", 100).unwrap();
-        assert!(Segment::map_foreign(good.fd(), 0, 4096, true).is_ok());
-        assert!(Segment::map_foreign(good.fd(), 0, 4097, true).is_err());
-        assert!(Segment::map_foreign(good.fd(), 4096, 1, true).is_err());
-        assert!(Segment::map_foreign(good.fd(), u64::MAX, 4096, true).is_err());
+        assert!(Segment::map_peer_segment(good.fd(), 0, 4096, true).is_ok());
+        assert!(Segment::map_peer_segment(good.fd(), 0, 4097, true).is_err());
+        assert!(Segment::map_peer_segment(good.fd(), 4096, 1, true).is_err());
+        assert!(Segment::map_peer_segment(good.fd(), u64::MAX, 4096, true).is_err());
         assert!(fs::ftruncate(good.fd(), 0).is_err(), "a sealed segment can not be truncated");
 
         let unsealed = fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         fs::ftruncate(&unsealed, 4096).unwrap();
-        assert!(Segment::map_foreign(unsealed.as_fd(), 0, 4096, true).is_err());
+        assert!(Segment::map_peer_segment(unsealed.as_fd(), 0, 4096, true).is_err());
         let plain = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(Segment::map_foreign(plain.as_fd(), 0, 4096, false).is_err());
+        assert!(Segment::map_peer_segment(plain.as_fd(), 0, 4096, false).is_err());
     }
 
     #[test]
-    fn maps_no_foreign_segment_of_huge_pages() {
+    fn maps_no_peer_segment_of_huge_pages() {
         let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
         let Ok(huge) = fs::memfd_create("test", flags) else {
             eprintln!("SKIPPED: this kernel has no files of huge pages");
@@ -307,23 +308,23 @@ mod tests {
         let len_bytes = fs::fstat(&huge).unwrap().st_blksize as usize;
         fs::ftruncate(&huge, len_bytes as u64).unwrap();
         fs::fcntl_add_seals(&huge, SEALS).unwrap();
-        let refusal = Segment::map_foreign(huge.as_fd(), 0, len_bytes, true).err().unwrap();
+        let refusal = Segment::map_peer_segment(huge.as_fd(), 0, len_bytes, true).err().unwrap();
         assert!(refusal.to_string().contains("huge pages"), "{refusal}");
     }
 
     #[test]
-    fn room_takes_memory_when_it_is_populated() {
-        let segment = Segment::create_with_room("test", 4096, 8 * 4096).unwrap();
-        let taken_bytes = || fs::fstat(segment.fd()).unwrap().st_blocks * 512;
-        assert_eq!((segment.len_bytes(), taken_bytes()), (9 * 4096, 4096));
+    fn allocates_a_sparse_segment_when_it_is_populated() {
+        let segment = Segment::create_sparse("test", 4096, 8 * 4096).unwrap();
+        let allocated_bytes_total = || fs::fstat(segment.fd()).unwrap().st_blocks * 512;
+        assert_eq!((segment.len_bytes(), allocated_bytes_total()), (9 * 4096, 4096));
         let mem = segment.memory();
         mem.populate(4096, 4 * 4096).unwrap();
-        assert_eq!(taken_bytes(), 5 * 4096);
+        assert_eq!(allocated_bytes_total(), 5 * 4096);
         mem.store(4096, 7, Ordering::Relaxed);
         // A peer's mapping contains it.
-        let mapped = Segment::map_foreign(segment.fd(), 0, segment.len_bytes(), true).unwrap();
+        let mapped = Segment::map_peer_segment(segment.fd(), 0, segment.len_bytes(), true).unwrap();
         let peer = SharedMem::new(mapped);
         peer.populate(4096, 4096).unwrap();
-        assert_eq!((peer.load(4096, Ordering::Relaxed), taken_bytes()), (7, 5 * 4096));
+        assert_eq!((peer.load(4096, Ordering::Relaxed), allocated_bytes_total()), (7, 5 * 4096));
     }
 }

@@ -14,17 +14,17 @@ pub struct WcRing {
     tail: AtomicU64,
     /// Completions pushed before this index belong to an earlier incarnation of the queue pair. They are never returned
     /// and do not count as queued.
-    forgotten: AtomicU64,
+    discarded_before: AtomicU64,
     /// Twice the capacity: the second half is for completions of the previous incarnation that the consumer has not
     /// passed yet.
-    slots: Box<[UnsafeCell<Ended>]>,
+    slots: Box<[UnsafeCell<SendCompletion>]>,
     qp_num: u32,
 }
 
 /// The contents of a send completion except the queue pair number, in a third of the memory: a ring cycles through all
 /// of its slots.
 #[derive(Clone, Copy, Default)]
-struct Ended {
+struct SendCompletion {
     wr_id: u64,
     byte_len: u32,
     status: u8,
@@ -32,19 +32,19 @@ struct Ended {
 }
 
 // Four completions per cache line; the indices and the address of the slots fit into the size of one line.
-const _: () = assert!(size_of::<Ended>() == 16 && (cfg!(loom) || size_of::<WcRing>() <= 64));
+const _: () = assert!(size_of::<SendCompletion>() == 16 && (cfg!(loom) || size_of::<WcRing>() <= 64));
 
-impl Ended {
+impl SendCompletion {
     #[inline]
     fn of(wc: &Wc) -> Self {
-        let ended = Self {
+        let record = Self {
             wr_id: wc.wr_id,
             byte_len: wc.byte_len,
             status: wc.status.0 as u8,
             opcode: wc.opcode.0 as u8,
         };
-        debug_assert_eq!(ended.completion(wc.qp_num), *wc, "more than a completion of a send says");
-        ended
+        debug_assert_eq!(record.completion(wc.qp_num), *wc, "more than a completion of a send says");
+        record
     }
 
     #[inline]
@@ -57,21 +57,27 @@ impl Ended {
 // SAFETY: a slot between head and tail is accessed by the consumer only, any other by the producer only; release stores
 // and acquire loads of the two indices transfer slots. `push` and `pop` require that at most one thread calls each.
 unsafe impl Sync for WcRing {}
-// SAFETY: `Ended` is plain data.
+// SAFETY: `SendCompletion` is plain data.
 unsafe impl Send for WcRing {}
 
 impl WcRing {
     /// Creates a ring for at least `capacity` completions of sends of queue pair `qp_num`.
     pub fn new(qp_num: u32, capacity: usize) -> Self {
         let count = 2 * capacity.next_power_of_two();
-        let slots = (0..count).map(|_| UnsafeCell::new(Ended::default())).collect();
-        Self { head: AtomicU64::new(0), tail: AtomicU64::new(0), forgotten: AtomicU64::new(0), slots, qp_num }
+        let slots = (0..count).map(|_| UnsafeCell::new(SendCompletion::default())).collect();
+        Self {
+            head: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+            discarded_before: AtomicU64::new(0),
+            slots,
+            qp_num,
+        }
     }
 
     /// Returns the number of queued completions; for the producer it is an upper bound.
     #[inline]
     pub fn len(&self) -> usize {
-        let head = self.head.load(Acquire).max(self.forgotten.load(Relaxed));
+        let head = self.head.load(Acquire).max(self.discarded_before.load(Relaxed));
         (self.tail.load(Relaxed) - head) as usize
     }
 
@@ -80,17 +86,17 @@ impl WcRing {
     ///
     /// # Safety
     /// See [`WcRing::push`].
-    pub unsafe fn forget(&self) {
+    pub unsafe fn discard(&self) {
         let tail = self.tail.load(Relaxed);
         if tail - self.head.load(Acquire) <= self.slots.len() as u64 / 2 {
-            self.forgotten.store(tail, Release);
+            self.discarded_before.store(tail, Release);
         }
     }
 
     /// Returns the consumer's position, after the discarded completions.
     #[inline]
     fn next(&self) -> u64 {
-        self.head.load(Relaxed).max(self.forgotten.load(Acquire))
+        self.head.load(Relaxed).max(self.discarded_before.load(Acquire))
     }
 
     /// Adds the completion of a send.
@@ -103,7 +109,8 @@ impl WcRing {
         debug_assert!(self.len() < self.slots.len());
         // SAFETY: `len()` is below the capacity, by the contract of this function, so the slot is not between head and
         // tail and the consumer does not access it.
-        self.slots[tail as usize & (self.slots.len() - 1)].with_mut(|slot| unsafe { *slot = Ended::of(&wc) });
+        self.slots[tail as usize & (self.slots.len() - 1)]
+            .with_mut(|slot| unsafe { *slot = SendCompletion::of(&wc) });
         self.tail.store(tail + 1, Release);
     }
 
@@ -135,8 +142,8 @@ impl WcRing {
             return None;
         }
         // SAFETY: the slot lies between head and tail, so the producer does not write to it.
-        let ended = self.slots[head as usize & (self.slots.len() - 1)].with(|slot| unsafe { *slot });
-        let wc = ended.completion(self.qp_num);
+        let record = self.slots[head as usize & (self.slots.len() - 1)].with(|slot| unsafe { *slot });
+        let wc = record.completion(self.qp_num);
         if !is_such(&wc) {
             return None;
         }
@@ -158,13 +165,13 @@ mod forgetting {
     }
 
     #[test]
-    fn an_earlier_life_takes_no_place_and_is_not_taken() {
+    fn ignores_completions_of_an_earlier_incarnation() {
         let ring = WcRing::new(1, 2);
         for life in 0..5 {
             fill(&ring, 10 * life);
             assert_eq!(ring.len(), 2);
             // SAFETY: the only producer.
-            unsafe { ring.forget() };
+            unsafe { ring.discard() };
             assert!(ring.is_empty(), "life {life}");
             fill(&ring, 10 * life + 5);
             // SAFETY: the only consumer.
@@ -182,7 +189,7 @@ mod forgetting {
         for life in 0..2 {
             fill(&ring, 10 * life);
             // SAFETY: the only producer.
-            unsafe { ring.forget() };
+            unsafe { ring.discard() };
         }
         assert_eq!(ring.len(), 2, "no room to forget in");
         // SAFETY: the only consumer.
@@ -215,8 +222,8 @@ mod tests {
                     for _ in 0..4 {
                         turns.fetch_add(1, Relaxed);
                         if ring.len() < 2 {
-                            let ended = Wc::ended(sent, 1, WcOpcode::SEND, WcStatus::SUCCESS);
-                            let wc = Wc { byte_len: sent as u32, ..ended };
+                            let record = Wc::ended(sent, 1, WcOpcode::SEND, WcStatus::SUCCESS);
+                            let wc = Wc { byte_len: sent as u32, ..record };
                             // SAFETY: this thread is the only producer, and `len()` is below the capacity.
                             unsafe { ring.push(wc) };
                             sent += 1;

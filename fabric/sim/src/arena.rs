@@ -32,13 +32,13 @@ impl<T> Arena<T> {
         self.slots.get_mut(id as usize)?.as_deref_mut()
     }
 
-    /// Removes an object: permanently, or until [`Arena::put_back`], so that the rest of the world can be changed while
+    /// Removes an object: permanently, or until [`Arena::reinsert`], so that the rest of the world can be changed while
     /// the object is in use.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Box<T>> {
         self.slots.get_mut(id as usize)?.take()
     }
 
-    pub(crate) fn put_back(&mut self, id: u32, object: Box<T>) {
+    pub(crate) fn reinsert(&mut self, id: u32, object: Box<T>) {
         self.slots[id as usize] = Some(object);
     }
 

@@ -8,11 +8,11 @@ use crate::channel::Descriptor;
 use crate::packet::Node;
 use crate::queue::Event;
 use crate::state::State;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// Queue slots that a polled completion releases in its queue pair.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Frees {
+pub(crate) enum ReleasedSlots {
     /// All sends up to the one with this ordinal.
     SendsTo(u64),
     /// One receive of the queue pair's own queue.
@@ -25,7 +25,7 @@ pub(crate) enum Frees {
 pub(crate) struct Entry {
     pub(crate) wc: Wc,
     pub(crate) qp: u32,
-    pub(crate) frees: Frees,
+    pub(crate) released: ReleasedSlots,
 }
 
 /// The device's state of a completion queue.
@@ -40,7 +40,7 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    pub(crate) fn forget(&mut self, qp: u32) {
+    pub(crate) fn discard(&mut self, qp: u32) {
         self.entries.retain(|entry| entry.qp != qp);
     }
 }
@@ -50,7 +50,7 @@ impl State {
     pub(crate) fn complete(&mut self, id: u32, entry: Entry, is_solicited: bool) {
         let wc = &entry.wc;
         let numbers = [u64::from(id), u64::from(wc.qp_num) << 32 | u64::from(wc.status.0), wc.wr_id];
-        self.note(What::Complete, [numbers[0], numbers[1], numbers[2], u64::from(wc.byte_len)]);
+        self.note(RecordKind::Complete, [numbers[0], numbers[1], numbers[2], u64::from(wc.byte_len)]);
         let Some(cq) = self.cqs.get_mut(id) else { return };
         if cq.has_overrun {
             return;
@@ -72,17 +72,17 @@ impl State {
         if is_event {
             cq.armed = None;
             if let Some(channel) = cq.channel {
-                self.tell(channel, id);
+                self.notify_channel(channel, id);
             }
         }
-        self.touched(node);
+        self.memory_changed(node);
     }
 
-    fn tell(&mut self, channel: u32, cq: u32) {
+    fn notify_channel(&mut self, channel: u32, cq: u32) {
         if let Some(open) = self.channels.get_mut(channel) {
             open.events.push_back(cq);
             let node = open.node;
-            self.note(What::Event, [u64::from(channel), u64::from(cq), 0, 0]);
+            self.note(RecordKind::Event, [u64::from(channel), u64::from(cq), 0, 0]);
             self.ready(node, Descriptor::Channel(channel).fd());
         }
     }

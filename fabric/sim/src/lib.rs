@@ -64,6 +64,6 @@ pub use packet::NodeId;
 pub use params::{Limits, Params};
 pub use rng::{Purpose, Stream};
 pub use socket::{Listener, Pipe};
-pub use task::Waiting;
-pub use trace::{Record, What};
+pub use task::WaitStrategy;
+pub use trace::{Record, RecordKind};
 pub use world::{Config, TaskId, World};

@@ -6,7 +6,7 @@ use farcall_verbs::{Access, Error, Result, Sge};
 
 use crate::packet::Node;
 use crate::state::State;
-use crate::trace::{What, hash_bytes};
+use crate::trace::{RecordKind, hash_bytes};
 
 /// Maximum length of a region in bytes.
 pub(crate) const MAX_MR_BYTES: u64 = 1 << 40;
@@ -73,7 +73,7 @@ impl State {
         // is concurrent: a world runs on one thread at a time, under its lock.
         unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         let offset = self.offset_in(from);
-        self.note(What::Fetch, [u64::from(from.mr), offset, from.len, hash_bytes(&bytes)]);
+        self.note(RecordKind::Fetch, [u64::from(from.mr), offset, from.len, hash_bytes(&bytes)]);
         bytes
     }
 
@@ -86,9 +86,9 @@ impl State {
         // the device may write (contract of `ProtectionDomain::reg_mr`).
         unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         let offset = self.offset_in(to);
-        self.note(What::Place, [u64::from(to.mr), offset, to.len, hash_bytes(bytes)]);
+        self.note(RecordKind::Place, [u64::from(to.mr), offset, to.len, hash_bytes(bytes)]);
         if let Some(node) = self.mrs.get(to.mr).map(|mr| mr.node) {
-            self.touched(node);
+            self.memory_changed(node);
         }
     }
 
@@ -159,16 +159,16 @@ impl State {
         of_node.next_key = of_node.next_key.wrapping_add(0x0001_0301);
         let id = self.mrs.insert(Mr { node, pd, key, addr, len, access });
         self.nodes[node as usize].keys.insert(key, id);
-        self.note(What::Create, [1, u64::from(id), u64::from(key), len]);
+        self.note(RecordKind::Create, [1, u64::from(id), u64::from(key), len]);
         Ok((id, key))
     }
 
     pub(crate) fn deregister(&mut self, id: u32) {
         // Chunks in flight are placed first: deregistration waits for accesses in progress.
-        self.land_all_in(id);
+        self.place_all_in(id);
         if let Some(mr) = self.mrs.remove(id) {
             self.nodes[mr.node as usize].keys.remove(&mr.key);
-            self.note(What::Destroy, [1, u64::from(id), 0, 0]);
+            self.note(RecordKind::Destroy, [1, u64::from(id), 0, 0]);
         }
     }
 }

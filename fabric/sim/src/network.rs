@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::packet::{Frame, Node};
 use crate::queue::Event;
 use crate::state::State;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// Faults and delays between nodes. Rates are in millionths of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Network {
         Self { faults, bottlenecks, cut, arrived_by_ns }
     }
 
-    pub(crate) fn narrow(&mut self, to: Node, bottleneck: Bottleneck) {
+    pub(crate) fn add_bottleneck(&mut self, to: Node, bottleneck: Bottleneck) {
         self.bottlenecks.insert(to, (bottleneck, 0));
     }
 
@@ -124,27 +124,27 @@ impl State {
         let faults = self.network.faults;
         let way = (frame.src, frame.dst);
         let ids = [
-            way_number(way),
+            direction_number(way),
             u64::from(frame.src_qpn) << 32 | u64::from(frame.packet.dest_qpn),
             u64::from(frame.packet.psn.number()),
         ];
         let note = [ids[0], ids[1], ids[2], u64::from(frame.packet.opcode())];
-        self.note(What::Send, note);
+        self.note(RecordKind::Send, note);
         let is_dead = !self.nodes[way.0 as usize].is_alive || !self.nodes[way.1 as usize].is_alive;
         if is_dead || self.network.is_cut(way.0, way.1) || self.network_rng.chance_ppm(faults.loss_ppm) {
-            self.note(What::Drop, note);
+            self.note(RecordKind::Drop, note);
             return;
         }
         if faults.mark_ppm > 0 && self.marks_rng.chance_ppm(faults.mark_ppm) {
             frame.is_marked = true;
         }
         if self.network_rng.chance_ppm(faults.duplicate_ppm) {
-            self.note(What::Duplicate, note);
+            self.note(RecordKind::Duplicate, note);
             let at_ns = self.detour_ns();
             self.at(at_ns, Event::Arrive(Box::new(frame.clone())));
         }
         let at_ns = if self.network_rng.chance_ppm(faults.reorder_ppm) {
-            self.note(What::Reorder, note);
+            self.note(RecordKind::Reorder, note);
             self.detour_ns()
         } else {
             let delay_ns = self.network_rng.between(faults.delay_min_ns, faults.delay_max_ns);
@@ -173,7 +173,7 @@ impl State {
 
     pub(crate) fn arrive(&mut self, frame: Frame) {
         let note = [
-            way_number((frame.src, frame.dst)),
+            direction_number((frame.src, frame.dst)),
             u64::from(frame.packet.dest_qpn),
             u64::from(frame.packet.psn.number()),
             u64::from(frame.packet.opcode()),
@@ -181,14 +181,14 @@ impl State {
         let node = self.nodes.get(frame.dst as usize).filter(|node| node.is_alive);
         let qp = node.and_then(|node| node.qps.get(&frame.packet.dest_qpn).copied());
         let Some(qp) = qp else {
-            self.note(What::Ignore, note);
+            self.note(RecordKind::Ignore, note);
             return;
         };
-        self.note(What::Arrive, note);
+        self.note(RecordKind::Arrive, note);
         self.with_qp(qp, |transport, nic| nic.arrived(transport, &frame));
     }
 }
 
-fn way_number((from, to): (Node, Node)) -> u64 {
+fn direction_number((from, to): (Node, Node)) -> u64 {
     u64::from(from) << 32 | u64::from(to)
 }

@@ -7,7 +7,7 @@ use crate::channel::Descriptor;
 use crate::packet::Node;
 use crate::queue::Event;
 use crate::state::State;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// An item in flight to an end.
 pub(crate) enum Item {
@@ -36,10 +36,10 @@ pub(crate) struct End {
     pub(crate) port: u16,
     pub(crate) peer: Option<u32>,
     pub(crate) state: PipeState,
-    pub(crate) coming: VecDeque<(u64, Item)>,
+    pub(crate) in_flight: VecDeque<(u64, Item)>,
     pub(crate) inbox: VecDeque<u8>,
     /// Bytes written before the pipe was open.
-    pub(crate) early: Vec<u8>,
+    pub(crate) unsent: Vec<u8>,
     /// Number of attempts to send the next item.
     pub(crate) attempts: u32,
 }
@@ -47,8 +47,8 @@ pub(crate) struct End {
 impl End {
     /// Creates the end of a pipe that is not open yet.
     pub(crate) fn dialling(node: Node, peer_node: Node, port: u16) -> Self {
-        let (peer, coming, inbox, early, attempts) = Default::default();
-        Self { node, peer_node, port, peer, state: PipeState::Dialling, coming, inbox, early, attempts }
+        let (peer, in_flight, inbox, unsent, attempts) = Default::default();
+        Self { node, peer_node, port, peer, state: PipeState::Dialling, in_flight, inbox, unsent, attempts }
     }
 }
 
@@ -77,9 +77,9 @@ impl State {
     pub(crate) fn send_item(&mut self, to: u32, item: Item) {
         let at_ns = self.effect_ns() + self.pipe_delay_ns();
         let Some(end) = self.ends.get_mut(to) else { return };
-        let after = end.coming.back().map_or(0, |(at_ns, _)| at_ns + 1);
+        let after = end.in_flight.back().map_or(0, |(at_ns, _)| at_ns + 1);
         let at_ns = at_ns.max(after);
-        end.coming.push_back((at_ns, item));
+        end.in_flight.push_back((at_ns, item));
         self.at(at_ns, Event::Pipe { end: to });
     }
 
@@ -106,7 +106,7 @@ impl State {
         if let Some(end) = self.ends.get_mut(id) {
             end.peer = Some(accepted);
         }
-        self.note(What::PipeOpen, [u64::from(id), u64::from(accepted), u64::from(port), 0]);
+        self.note(RecordKind::PipeOpen, [u64::from(id), u64::from(accepted), u64::from(port), 0]);
         if let Some(listening) = self.listeners.get_mut(listener) {
             listening.backlog.push_back(accepted);
         }
@@ -118,7 +118,7 @@ impl State {
     pub(crate) fn pipe_event(&mut self, id: u32) {
         loop {
             let Some(end) = self.ends.get(id) else { return };
-            let Some((at_ns, _)) = end.coming.front() else { return };
+            let Some((at_ns, _)) = end.in_flight.front() else { return };
             if *at_ns > self.now_ns {
                 return;
             }
@@ -128,7 +128,7 @@ impl State {
             }
             let item = self.ends.get_mut(id).and_then(|end| {
                 end.attempts = 0;
-                end.coming.pop_front()
+                end.in_flight.pop_front()
             });
             match item {
                 Some((_, item)) => self.deliver(id, item),
@@ -143,10 +143,10 @@ impl State {
         let Some(end) = self.ends.get_mut(id) else { return };
         end.attempts += 1;
         if end.attempts < attempts_max {
-            for (at, item) in end.coming.iter_mut().enumerate() {
+            for (at, item) in end.in_flight.iter_mut().enumerate() {
                 item.0 = item.0.max(at_ns + at as u64);
             }
-            let all: Vec<u64> = end.coming.iter().map(|(at_ns, _)| *at_ns).collect();
+            let all: Vec<u64> = end.in_flight.iter().map(|(at_ns, _)| *at_ns).collect();
             all.into_iter().for_each(|at_ns| self.at(at_ns, Event::Pipe { end: id }));
             return;
         }
@@ -162,15 +162,15 @@ impl State {
         match item {
             Item::Opened => {
                 end.state = PipeState::Open;
-                let (early, peer) = (std::mem::take(&mut end.early), end.peer);
-                if let Some(peer) = peer.filter(|_| !early.is_empty()) {
-                    self.send_bytes(peer, &early);
+                let (unsent, peer) = (std::mem::take(&mut end.unsent), end.peer);
+                if let Some(peer) = peer.filter(|_| !unsent.is_empty()) {
+                    self.send_bytes(peer, &unsent);
                 }
             }
             Item::Bytes(bytes) => {
                 let len = bytes.len() as u64;
                 end.inbox.extend(bytes);
-                self.note(What::PipeBytes, [u64::from(id), len, 0, 0]);
+                self.note(RecordKind::PipeBytes, [u64::from(id), len, 0, 0]);
                 self.pipe_ready(id);
             }
             Item::Closed => self.end_pipe(id, PipeState::Closed),
@@ -184,7 +184,7 @@ impl State {
         if matches!(end.state, PipeState::Dialling | PipeState::Open) {
             end.state = state;
         }
-        self.note(What::PipeEnd, [u64::from(id), state as u64, 0, 0]);
+        self.note(RecordKind::PipeEnd, [u64::from(id), state as u64, 0, 0]);
         self.pipe_ready(id);
     }
 

@@ -5,12 +5,12 @@ use crate::queue::Event;
 use crate::state::State;
 
 /// A chunk of payload that is placed at its time, unless it is voided before.
-pub(crate) struct Piece {
+pub(crate) struct PayloadChunk {
     to: Admitted,
     bytes: Vec<u8>,
     /// The placing queue pair and its incarnation: a queue pair that left its state places nothing more.
     qp: u32,
-    life: u64,
+    incarnation: u64,
 }
 
 /// Length in bytes of a word, which is never torn.
@@ -23,32 +23,32 @@ impl State {
         &mut self,
         to: &[Admitted],
         bytes: &[u8],
-        (qp, life): (u32, u64),
+        (qp, incarnation): (u32, u64),
         from_ns: u64,
     ) -> u64 {
-        let mut pieces = Vec::new();
+        let mut chunks = Vec::new();
         let mut rest = bytes;
         for place in to {
             let (now, later) = rest.split_at((place.len as usize).min(rest.len()));
-            self.cut(Admitted { len: now.len() as u64, ..*place }, now, &mut pieces);
+            self.cut(Admitted { len: now.len() as u64, ..*place }, now, &mut chunks);
             rest = later;
         }
         if !self.params.placement_in_order {
-            self.placement_rng.shuffle(&mut pieces);
+            self.placement_rng.shuffle(&mut chunks);
         }
         let mut at_ns = from_ns;
-        for (to, bytes) in pieces {
+        for (to, bytes) in chunks {
             at_ns += self.placement_rng.between(0, self.params.piece_gap_ns);
-            let number = self.next_piece;
-            self.next_piece += 1;
-            self.pieces.insert(number, Piece { to, bytes, qp, life });
-            self.at(at_ns, Event::Place { piece: number });
+            let number = self.next_chunk;
+            self.next_chunk += 1;
+            self.chunks.insert(number, PayloadChunk { to, bytes, qp, incarnation });
+            self.at(at_ns, Event::Place { chunk: number });
         }
         at_ns
     }
 
     /// Cuts a range into chunks at random word boundaries.
-    fn cut(&mut self, to: Admitted, bytes: &[u8], pieces: &mut Vec<(Admitted, Vec<u8>)>) {
+    fn cut(&mut self, to: Admitted, bytes: &[u8], chunks: &mut Vec<(Admitted, Vec<u8>)>) {
         let (mut at, end) = (to.addr, to.addr + to.len);
         let mut left = self.placement_rng.between(1, self.params.pieces_max.max(1));
         while at < end {
@@ -56,25 +56,26 @@ impl State {
             let border = border.next_multiple_of(WORD).min(end);
             let border = if left <= 1 { end } else { border };
             let range = (at - to.addr) as usize..(border - to.addr) as usize;
-            pieces.push((Admitted { addr: at, len: border - at, ..to }, bytes[range].to_vec()));
+            chunks.push((Admitted { addr: at, len: border - at, ..to }, bytes[range].to_vec()));
             at = border;
             left -= 1;
         }
     }
 
     /// Places a chunk.
-    pub(crate) fn land(&mut self, number: u64) {
-        let Some(piece) = self.pieces.remove(&number) else { return };
-        let is_current = self.qps.get(piece.qp).is_some_and(|qp| qp.device.progress.life == piece.life);
-        if is_current && self.mrs.get(piece.to.mr).is_some() {
-            self.store(piece.to, &piece.bytes);
+    pub(crate) fn place_chunk(&mut self, number: u64) {
+        let Some(chunk) = self.chunks.remove(&number) else { return };
+        let is_current =
+            self.qps.get(chunk.qp).is_some_and(|qp| qp.device.progress.incarnation == chunk.incarnation);
+        if is_current && self.mrs.get(chunk.to.mr).is_some() {
+            self.store(chunk.to, &chunk.bytes);
         }
     }
 
     /// Places all scheduled chunks of a region now.
-    pub(crate) fn land_all_in(&mut self, mr: u32) {
+    pub(crate) fn place_all_in(&mut self, mr: u32) {
         let numbers: Vec<u64> =
-            self.pieces.iter().filter(|(_, piece)| piece.to.mr == mr).map(|(number, _)| *number).collect();
-        numbers.into_iter().for_each(|number| self.land(number));
+            self.chunks.iter().filter(|(_, chunk)| chunk.to.mr == mr).map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.place_chunk(number));
     }
 }

@@ -6,7 +6,7 @@ use farcall_wire::{Timer, Token};
 
 use crate::packet::Frame;
 
-/// An event. Its numbers identify objects that may have been removed before it occurs; a `life` identifies the
+/// An event. Its numbers identify objects that may have been removed before it occurs; a `incarnation` identifies the
 /// incarnation of the object for which it was scheduled.
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -15,13 +15,13 @@ pub(crate) enum Event {
     /// A queue pair sends its next packet.
     Pump { qp: u32 },
     /// A timer of a queue pair expires.
-    Timer { qp: u32, timer: Timer, life: u64 },
+    Timer { qp: u32, timer: Timer, incarnation: u64 },
     /// A memory access of a queue pair has ended.
     Accessed { qp: u32, token: Token },
     /// The next data packet of a READ is due.
-    Respond { qp: u32, life: u64 },
+    Respond { qp: u32, incarnation: u64 },
     /// A chunk of payload is placed.
-    Place { piece: u64 },
+    Place { chunk: u64 },
     /// A completion queue has overrun.
     Overrun { cq: u32 },
     /// An item arrives at a pipe's end.
@@ -29,7 +29,7 @@ pub(crate) enum Event {
     /// A connection request arrives at its node.
     Dial { end: u32, attempt: u32 },
     /// An endpoint runs a step.
-    Step { task: u32, life: u64 },
+    Step { task: u32, incarnation: u64 },
 }
 
 /// Events ordered by time; those of equal time in the order in which they were scheduled.

@@ -58,7 +58,7 @@ impl Pipe {
         let mut state = self.fabric.call();
         let end = state.ends.get_mut(self.id).ok_or(ErrorKind::BrokenPipe)?;
         match (end.state, end.peer) {
-            (PipeState::Dialling, _) => end.early.extend_from_slice(bytes),
+            (PipeState::Dialling, _) => end.unsent.extend_from_slice(bytes),
             (PipeState::Open, Some(peer)) => {
                 if state.ends.get(peer).is_some() {
                     state.send_bytes(peer, bytes);

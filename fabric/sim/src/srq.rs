@@ -4,7 +4,7 @@ use farcall_verbs::AsyncEventKind;
 
 use crate::receive::{Receive, ReceiveQueue};
 use crate::state::State;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// The device's state of a shared receive queue.
 pub(crate) struct Srq {
@@ -22,12 +22,12 @@ impl State {
         let srq = self.srqs.get_mut(id)?;
         let receive = srq.queue.pop_if(will_do)?;
         srq.queue.release();
-        self.tell_if_low(id);
+        self.raise_limit_event(id);
         Some(receive)
     }
 
     /// Raises the limit event, once, if fewer receives remain than the limit.
-    pub(crate) fn tell_if_low(&mut self, id: u32) {
+    pub(crate) fn raise_limit_event(&mut self, id: u32) {
         let Some(srq) = self.srqs.get_mut(id) else { return };
         if (srq.queue.len() as u32) < srq.limit {
             srq.limit = 0;
@@ -47,7 +47,7 @@ impl State {
         let is_owned = self.srqs.get(id).is_none_or(|srq| srq.is_owned);
         if !is_owned && self.users_of(id) == 0 {
             self.srqs.remove(id);
-            self.note(What::Destroy, [2, u64::from(id), 0, 0]);
+            self.note(RecordKind::Destroy, [2, u64::from(id), 0, 0]);
         }
     }
 }

@@ -12,13 +12,13 @@ use crate::network::{Faults, Network};
 use crate::packet::Node;
 use crate::params::Params;
 use crate::pipe::{End, Listening};
-use crate::placement::Piece;
+use crate::placement::PayloadChunk;
 use crate::qp::Qp;
 use crate::queue::{Event, EventQueue};
 use crate::rng::{Purpose, Stream};
 use crate::srq::Srq;
 use crate::task::Task;
-use crate::trace::{Trace, What};
+use crate::trace::{RecordKind, Trace};
 
 /// A host.
 pub(crate) struct NodeState {
@@ -63,8 +63,8 @@ pub(crate) struct State {
     pub(crate) channels: Arena<Channel>,
     pub(crate) qps: Arena<Qp>,
     pub(crate) ahs: Arena<(Node, AhAttr)>,
-    pub(crate) pieces: BTreeMap<u64, Piece>,
-    pub(crate) next_piece: u64,
+    pub(crate) chunks: BTreeMap<u64, PayloadChunk>,
+    pub(crate) next_chunk: u64,
     /// The sender of the packet that is being handled.
     pub(crate) arriving_from: Node,
     pub(crate) next_pd: u32,
@@ -96,8 +96,8 @@ impl State {
             channels: Arena::default(),
             qps: Arena::default(),
             ahs: Arena::default(),
-            pieces: BTreeMap::new(),
-            next_piece: 0,
+            chunks: BTreeMap::new(),
+            next_chunk: 0,
             arriving_from: 0,
             next_pd: 0,
             ends: Arena::default(),
@@ -140,7 +140,7 @@ impl State {
         self.now_ns + self.debt_ns
     }
 
-    pub(crate) fn note(&mut self, what: What, numbers: [u64; 4]) {
+    pub(crate) fn note(&mut self, what: RecordKind, numbers: [u64; 4]) {
         self.trace.note(self.now_ns, what, numbers);
     }
 
@@ -158,31 +158,32 @@ impl State {
             let node = open.node;
             self.ready(node, Descriptor::Events(context).fd());
         }
-        self.note(What::Event, [u64::from(context), u64::from(element), 1, 0]);
+        self.note(RecordKind::Event, [u64::from(context), u64::from(element), 1, 0]);
     }
 
     /// Advances the time to the next event and handles it. Returns the endpoint to run if the event was a step; `None`
     /// if there is no event.
-    pub(crate) fn happen(&mut self) -> Option<Option<u32>> {
+    pub(crate) fn handle_next_event(&mut self) -> Option<Option<u32>> {
         let (at_ns, event) = self.events.pop()?;
         self.now_ns = at_ns;
         match event {
             Event::Arrive(packet) => self.arrive(*packet),
             Event::Pump { qp } => self.with_qp(qp, |transport, nic| nic.pump(transport)).unwrap_or_default(),
-            Event::Timer { qp, timer, life } => {
-                self.with_qp(qp, |transport, nic| nic.timer_ends(transport, timer, life)).unwrap_or_default();
+            Event::Timer { qp, timer, incarnation } => {
+                self.with_qp(qp, |transport, nic| nic.timer_ends(transport, timer, incarnation))
+                    .unwrap_or_default();
             }
             Event::Accessed { qp, token } => {
                 self.with_qp(qp, |transport, nic| nic.accessed(transport, token)).unwrap_or_default();
             }
-            Event::Respond { qp, life } => {
-                self.with_qp(qp, |transport, nic| nic.respond(transport, life)).unwrap_or_default();
+            Event::Respond { qp, incarnation } => {
+                self.with_qp(qp, |transport, nic| nic.respond(transport, incarnation)).unwrap_or_default();
             }
-            Event::Place { piece } => self.land(piece),
+            Event::Place { chunk } => self.place_chunk(chunk),
             Event::Overrun { cq } => self.overrun(cq),
             Event::Pipe { end } => self.pipe_event(end),
             Event::Dial { end, attempt } => self.dial_event(end, attempt),
-            Event::Step { task, life } => return Some(self.begin_step(task, life)),
+            Event::Step { task, incarnation } => return Some(self.begin_step(task, incarnation)),
         }
         Some(None)
     }

@@ -7,17 +7,17 @@
 
 use std::os::fd::RawFd;
 
-use farcall_verbs::{Nanos, Next};
+use farcall_verbs::{Nanos, Progress};
 
 use crate::channel::Descriptor;
 use crate::packet::Node;
 use crate::queue::Event;
 use crate::state::State;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// Wait strategy of an endpoint's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum WaitStrategy {
     /// It polls continuously.
     Poll,
     /// It sleeps until an event occurs.
@@ -27,45 +27,45 @@ pub enum Waiting {
 /// Kind of the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    Turn,
+    Step,
     Arm,
-    LastLook,
+    LastPoll,
     Asleep,
 }
 
 /// Scheduling state of an endpoint.
 pub(crate) struct Task {
     pub(crate) node: Node,
-    waiting: Waiting,
+    waiting: WaitStrategy,
     pub(crate) phase: Phase,
     fds: Vec<RawFd>,
     /// Changes when a scheduled step becomes invalid.
-    life: u64,
+    incarnation: u64,
     busy_until_ns: u64,
-    idle_looks: u32,
+    idle_polls: u32,
 }
 
 /// Result of a step.
 pub(crate) enum Outcome {
-    Progressed(Next),
+    Progressed(Progress),
     Armed(bool),
 }
 
 impl State {
-    pub(crate) fn add_task(&mut self, node: Node, waiting: Waiting) -> u32 {
+    pub(crate) fn add_task(&mut self, node: Node, waiting: WaitStrategy) -> u32 {
         let id = self.tasks.insert(Task {
             node,
             waiting,
-            phase: Phase::Turn,
+            phase: Phase::Step,
             fds: Vec::new(),
-            life: 0,
+            incarnation: 0,
             busy_until_ns: 0,
-            idle_looks: 0,
+            idle_polls: 0,
         });
         self.nodes[node as usize].tasks.push(id);
         let pause_ns = self.world_rng.between(0, 1_000);
         let at_ns = self.now_ns + pause_ns;
-        self.at(at_ns, Event::Step { task: id, life: 0 });
+        self.at(at_ns, Event::Step { task: id, incarnation: 0 });
         id
     }
 
@@ -76,18 +76,18 @@ impl State {
     }
 
     /// Begins a step, unless it has become invalid; returns its task.
-    pub(crate) fn begin_step(&mut self, id: u32, life: u64) -> Option<u32> {
+    pub(crate) fn begin_step(&mut self, id: u32, incarnation: u64) -> Option<u32> {
         let task = self.tasks.get_mut(id)?;
-        if task.life != life {
+        if task.incarnation != incarnation {
             return None;
         }
         if task.phase == Phase::Asleep {
-            task.phase = Phase::Turn;
+            task.phase = Phase::Step;
         }
         let phase = task.phase as u64;
         self.running = Some(id);
         self.debt_ns = self.params.step_ns;
-        self.note(What::Step, [u64::from(id), phase, 0, 0]);
+        self.note(RecordKind::Step, [u64::from(id), phase, 0, 0]);
         Some(id)
     }
 
@@ -103,26 +103,28 @@ impl State {
         task.fds.clear();
         task.fds.extend_from_slice(fds);
         let (next_phase, at_ns) = match (task.waiting, task.phase, outcome) {
-            (_, _, Outcome::Progressed(Next::Again)) => {
-                task.idle_looks = 0;
-                (Phase::Turn, busy_until_ns)
+            (_, _, Outcome::Progressed(Progress::Again)) => {
+                task.idle_polls = 0;
+                (Phase::Step, busy_until_ns)
             }
-            (Waiting::Poll, _, Outcome::Progressed(Next::Idle { until })) => {
-                if task.idle_looks >= idle_polls {
+            (WaitStrategy::Poll, _, Outcome::Progressed(Progress::Idle { until })) => {
+                if task.idle_polls >= idle_polls {
                     self.sleep(id, until);
                     return;
                 }
-                task.idle_looks += 1;
-                (Phase::Turn, busy_until_ns + gap_ns)
+                task.idle_polls += 1;
+                (Phase::Step, busy_until_ns + gap_ns)
             }
-            (Waiting::Event, Phase::LastLook, Outcome::Progressed(Next::Idle { until })) => {
+            (WaitStrategy::Event, Phase::LastPoll, Outcome::Progressed(Progress::Idle { until })) => {
                 self.sleep(id, until);
                 return;
             }
-            (Waiting::Event, _, Outcome::Progressed(Next::Idle { .. })) => (Phase::Arm, busy_until_ns),
-            (_, _, Outcome::Armed(true)) => (Phase::LastLook, busy_until_ns),
+            (WaitStrategy::Event, _, Outcome::Progressed(Progress::Idle { .. })) => {
+                (Phase::Arm, busy_until_ns)
+            }
+            (_, _, Outcome::Armed(true)) => (Phase::LastPoll, busy_until_ns),
             // The endpoint must not sleep; it runs again after a while.
-            (_, _, Outcome::Armed(false)) => (Phase::Turn, busy_until_ns + wake_ns),
+            (_, _, Outcome::Armed(false)) => (Phase::Step, busy_until_ns + wake_ns),
         };
         self.plan(id, next_phase, at_ns);
     }
@@ -130,22 +132,22 @@ impl State {
     fn plan(&mut self, id: u32, phase: Phase, at_ns: u64) {
         let Some(task) = self.tasks.get_mut(id) else { return };
         task.phase = phase;
-        task.life += 1;
-        let life = task.life;
-        self.at(at_ns, Event::Step { task: id, life });
+        task.incarnation += 1;
+        let incarnation = task.incarnation;
+        self.at(at_ns, Event::Step { task: id, incarnation });
     }
 
     fn sleep(&mut self, id: u32, until: Option<Nanos>) {
         let Some(task) = self.tasks.get_mut(id) else { return };
         task.phase = Phase::Asleep;
-        task.life += 1;
-        let (life, busy_until_ns) = (task.life, task.busy_until_ns);
+        task.incarnation += 1;
+        let (incarnation, busy_until_ns) = (task.incarnation, task.busy_until_ns);
         let is_ready = task.fds.clone().into_iter().any(|fd| self.is_readable(fd));
-        self.note(What::Sleep, [u64::from(id), until.map_or(u64::MAX, |until| until.0), 0, 0]);
+        self.note(RecordKind::Sleep, [u64::from(id), until.map_or(u64::MAX, |until| until.0), 0, 0]);
         if is_ready {
             self.wake(id);
         } else if let Some(until) = until {
-            self.at(until.0.max(busy_until_ns), Event::Step { task: id, life });
+            self.at(until.0.max(busy_until_ns), Event::Step { task: id, incarnation });
         }
     }
 
@@ -155,28 +157,28 @@ impl State {
         if task.phase != Phase::Asleep {
             return;
         }
-        task.idle_looks = 0;
+        task.idle_polls = 0;
         let (waiting, busy_until_ns) = (task.waiting, task.busy_until_ns);
         let delay_ns = match waiting {
-            Waiting::Poll => self.world_rng.between(0, self.params.poll_gap_ns),
-            Waiting::Event => self.params.wake_ns,
+            WaitStrategy::Poll => self.world_rng.between(0, self.params.poll_gap_ns),
+            WaitStrategy::Event => self.params.wake_ns,
         };
-        self.note(What::Wake, [u64::from(id), 0, 0, 0]);
+        self.note(RecordKind::Wake, [u64::from(id), 0, 0, 0]);
         let at_ns = (self.now_ns + delay_ns).max(busy_until_ns);
-        self.plan(id, Phase::Turn, at_ns);
+        self.plan(id, Phase::Step, at_ns);
     }
 
     /// Wakes the polling endpoints of a node after a change of its memory or queues.
-    pub(crate) fn touched(&mut self, node: Node) {
-        self.wake_where(node, |task| task.waiting == Waiting::Poll);
+    pub(crate) fn memory_changed(&mut self, node: Node) {
+        self.wake_matching(node, |task| task.waiting == WaitStrategy::Poll);
     }
 
     /// Wakes the endpoints that sleep on a descriptor that became ready, and the polling ones.
     pub(crate) fn ready(&mut self, node: Node, fd: RawFd) {
-        self.wake_where(node, |task| task.waiting == Waiting::Poll || task.fds.contains(&fd));
+        self.wake_matching(node, |task| task.waiting == WaitStrategy::Poll || task.fds.contains(&fd));
     }
 
-    fn wake_where(&mut self, node: Node, is_meant: impl Fn(&Task) -> bool) {
+    fn wake_matching(&mut self, node: Node, is_meant: impl Fn(&Task) -> bool) {
         let mut at = 0;
         while let Some(id) = self.nodes[node as usize].tasks.get(at).copied() {
             at += 1;

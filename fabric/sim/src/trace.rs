@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the names say it; the meaning of the numbers stands where they are noted")]
-pub enum What {
+pub enum RecordKind {
     Send,
     Drop,
     Duplicate,
@@ -45,7 +45,7 @@ pub struct Record {
     /// Virtual time in nanoseconds.
     pub at_ns: u64,
     /// Kind.
-    pub what: What,
+    pub kind: RecordKind,
     /// Affected objects and details.
     pub numbers: [u64; 4],
 }
@@ -53,7 +53,7 @@ pub struct Record {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d] = self.numbers;
-        write!(f, "{:>12} {:<12} {a:#x} {b:#x} {c:#x} {d:#x}", self.at_ns, format!("{:?}", self.what))
+        write!(f, "{:>12} {:<12} {a:#x} {b:#x} {c:#x} {d:#x}", self.at_ns, format!("{:?}", self.kind))
     }
 }
 
@@ -70,16 +70,16 @@ impl Trace {
         Self { hash: 0xcbf2_9ce4_8422_2325, count: 0, last: VecDeque::with_capacity(keep), keep }
     }
 
-    pub(crate) fn note(&mut self, at_ns: u64, what: What, numbers: [u64; 4]) {
+    pub(crate) fn note(&mut self, at_ns: u64, kind: RecordKind, numbers: [u64; 4]) {
         self.count += 1;
         self.fold(at_ns);
-        self.fold(what as u64);
+        self.fold(kind as u64);
         numbers.into_iter().for_each(|number| self.fold(number));
         if self.last.len() == self.keep {
             self.last.pop_front();
         }
         if self.keep > 0 {
-            self.last.push_back(Record { at_ns, what, numbers });
+            self.last.push_back(Record { at_ns, kind, numbers });
         }
     }
 
@@ -124,7 +124,7 @@ mod tests {
     fn the_hash_depends_on_order_and_on_every_number() {
         let hash = |records: &[(u64, [u64; 4])]| {
             let mut trace = Trace::new(2);
-            records.iter().for_each(|(at, numbers)| trace.note(*at, What::Send, *numbers));
+            records.iter().for_each(|(at, numbers)| trace.note(*at, RecordKind::Send, *numbers));
             assert!(trace.last().count() <= 2);
             trace.hash()
         };

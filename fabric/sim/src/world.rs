@@ -14,8 +14,8 @@ use crate::packet::NodeId;
 use crate::params::Params;
 use crate::rng::{Purpose, Stream};
 use crate::state::State;
-use crate::task::{Outcome, Phase, Waiting};
-use crate::trace::{Record, What};
+use crate::task::{Outcome, Phase, WaitStrategy};
+use crate::trace::{Record, RecordKind};
 
 /// Configuration of a world.
 #[derive(Clone, Debug)]
@@ -95,7 +95,12 @@ impl World {
     }
 
     /// Starts an endpoint on a node.
-    pub fn spawn<E: Endpoint + 'static>(&mut self, host: &Host, waiting: Waiting, endpoint: E) -> TaskId {
+    pub fn spawn<E: Endpoint + 'static>(
+        &mut self,
+        host: &Host,
+        waiting: WaitStrategy,
+        endpoint: E,
+    ) -> TaskId {
         let id = self.fabric.lock().add_task(host.node, waiting);
         self.programs.resize_with(id as usize + 1, || None);
         self.programs[id as usize] = Some(Box::new(endpoint));
@@ -109,7 +114,7 @@ impl World {
     }
 
     /// Returns a running endpoint for inspection only.
-    pub fn look<E: Endpoint + 'static>(&self, task: TaskId) -> Option<&E> {
+    pub fn inspect<E: Endpoint + 'static>(&self, task: TaskId) -> Option<&E> {
         self.programs.get(task.0 as usize)?.as_ref()?.as_any().downcast_ref()
     }
 
@@ -118,7 +123,7 @@ impl World {
     pub fn kill(&mut self, task: TaskId) {
         {
             let mut state = self.fabric.lock();
-            state.note(What::Kill, [u64::from(task.0), 0, 0, 0]);
+            state.note(RecordKind::Kill, [u64::from(task.0), 0, 0, 0]);
             state.remove_task(task.0);
         }
         // Outside of the lock, because destructors of the program's objects acquire it.
@@ -129,7 +134,7 @@ impl World {
     pub fn crash(&mut self, node: NodeId) {
         let tasks = {
             let mut state = self.fabric.lock();
-            state.note(What::Kill, [u64::from(node.0), 1, 0, 0]);
+            state.note(RecordKind::Kill, [u64::from(node.0), 1, 0, 0]);
             state.nodes[node.0 as usize].is_alive = false;
             state.nodes[node.0 as usize].tasks.clone()
         };
@@ -140,7 +145,7 @@ impl World {
     }
 
     /// Restarts a crashed node, with nothing running on it.
-    pub fn revive(&mut self, node: NodeId) {
+    pub fn restart(&mut self, node: NodeId) {
         self.fabric.lock().nodes[node.0 as usize].is_alive = true;
     }
 
@@ -153,23 +158,23 @@ impl World {
     pub fn set_faults(&mut self, faults: Faults) {
         let mut state = self.fabric.lock();
         state.network.faults = faults;
-        state.note(What::Fault, [u64::from(faults.loss_ppm), u64::from(faults.reorder_ppm), 0, 0]);
+        state.note(RecordKind::Fault, [u64::from(faults.loss_ppm), u64::from(faults.reorder_ppm), 0, 0]);
     }
 
     /// Inserts a bottleneck before a node.
-    pub fn narrow(&mut self, to: NodeId, bottleneck: Bottleneck) {
-        self.fabric.lock().network.narrow(to.0, bottleneck);
+    pub fn add_bottleneck(&mut self, to: NodeId, bottleneck: Bottleneck) {
+        self.fabric.lock().network.add_bottleneck(to.0, bottleneck);
     }
 
     /// Drops all packets from one node to another from now on.
     pub fn cut(&mut self, from: NodeId, to: NodeId) {
         let mut state = self.fabric.lock();
         state.network.set_cut(from.0, to.0, true);
-        state.note(What::Fault, [u64::from(from.0), u64::from(to.0), 1, 0]);
+        state.note(RecordKind::Fault, [u64::from(from.0), u64::from(to.0), 1, 0]);
     }
 
     /// Drops all packets between two nodes, in both directions.
-    pub fn part(&mut self, a: NodeId, b: NodeId) {
+    pub fn partition(&mut self, a: NodeId, b: NodeId) {
         self.cut(a, b);
         self.cut(b, a);
     }
@@ -178,16 +183,16 @@ impl World {
     pub fn heal(&mut self) {
         let mut state = self.fabric.lock();
         state.network.heal();
-        state.note(What::Fault, [0, 0, 2, 0]);
+        state.note(RecordKind::Fault, [0, 0, 2, 0]);
     }
 
     /// Handles the next event. Returns false if there is none, in which case nothing will happen without a call.
     pub fn step(&mut self) -> bool {
-        let happened = self.fabric.lock().happen();
+        let happened = self.fabric.lock().handle_next_event();
         match happened {
             None => return false,
             Some(None) => {}
-            Some(Some(task)) => self.turn(task),
+            Some(Some(task)) => self.run_task(task),
         }
         true
     }
@@ -229,7 +234,7 @@ impl World {
         }
     }
 
-    fn turn(&mut self, task: u32) {
+    fn run_task(&mut self, task: u32) {
         let (now, phase) = {
             let state = self.fabric.lock();
             (Nanos(state.now_ns), state.tasks.get(task).map(|task| task.phase))

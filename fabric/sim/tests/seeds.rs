@@ -158,7 +158,7 @@ fn calls_and_stores_of_every_preset_hold_under_faults() {
 }
 
 #[test]
-fn what_was_found_once_stays_mended() {
+fn passes_the_seeds_of_fixed_faults() {
     for line in REGRESSIONS.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (scenario, seed) = parse(line.split_whitespace().next().unwrap_or(line));
         run(scenario, seed);

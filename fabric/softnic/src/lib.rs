@@ -8,35 +8,35 @@
 //!
 //! A measurement between two processes of one host therefore measures inter-process communication, not a network.
 //!
-//! The crate has four directories. Imports go only in this direction: `verbs` → `net` → `host` → `life`
-//! (`tests/imports.rs` checks it).
+//! The crate has four directories. Imports go only in this direction: `verbs` → `roce` → `shm_transport` → `process`
+//! (`tests/one_process/imports.rs` checks it).
 //!
 //! | directory | contents |
 //! |---|---|
 //! | `verbs` | the objects that programs hold: device, queue pairs, completion queues, regions, channels |
-//! | `net` | the RoCEv2 transport to other hosts: `farcall-wire` over UDP |
-//! | `host` | the shared-memory transport between processes of one host: execution and completion of requests |
-//! | `life` | this process and its memory, peer processes and their exit, forks |
+//! | `roce` | the RoCEv2 transport to other hosts: `farcall-wire` over UDP |
+//! | `shm_transport` | the shared-memory transport between processes of one host: execution and completion of requests |
+//! | `process` | this process and its memory, peer processes and their exit, forks |
 //!
-//! `life` notifies the other directories through its trait `Way`, for example that a process has exited. Structures
-//! that are shared between processes are in the crate `farcall-shm`.
+//! `process` notifies the other directories through its trait `TransportBackend`, for example that a process has exited.
+//! Structures that are shared between processes are in the crate `farcall-shm`.
 
-mod host;
-mod life;
-mod net;
+mod process;
+mod roce;
+mod shm_transport;
 mod verbs;
 
 #[doc(hidden)]
 pub use farcall_shm::arm_store_hook;
-pub use host::flight::FlightEvent;
 #[doc(hidden)]
-pub use life::addresses::check_remote_peer;
-pub use life::addresses::{is_network_forced, is_of_this_host};
-pub use life::moved_memory::helper_turn;
-pub use life::rendezvous::{admit_group, configured_group, rendezvous_directory, socket_directory};
+pub use process::addresses::check_remote_peer;
+pub use process::addresses::{is_network_forced, is_of_this_host};
+pub use process::rendezvous::{admit_group, configured_group, rendezvous_directory, socket_directory};
 #[doc(hidden)]
-pub use life::rendezvous::{check_peer, fuzz_frame, rendezvous_path};
-pub use net::{Management, ManagementDatagram};
+pub use process::rendezvous::{check_peer, fuzz_frame, rendezvous_path};
+pub use process::shared_remap::helper_turn;
+pub use roce::{Management, ManagementDatagram};
+pub use shm_transport::flight::FlightEvent;
 pub use verbs::SoftNic;
 
 /// Name of the provider.

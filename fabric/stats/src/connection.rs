@@ -7,7 +7,7 @@ crate::counters! {
     /// One connection; its block's label is `tcp LOCAL PEER connected` or `accepted` under `farcall run`, and
     /// `stream LOCAL PEER connected` or `accepted` for a stream of Farcall's own.
     pub struct Connection {
-        /// Reason for its current transport: a [`Why`].
+        /// Reason for its current transport: a [`PathReason`].
         why,
         /// Size in bytes of its ring to the peer, or of the ring that a stream reads from; 0 if it never had one.
         ring_bytes,
@@ -15,7 +15,8 @@ crate::counters! {
         sent_bytes,
         /// Bytes received through shared memory, or by a stream.
         received_bytes,
-        /// Times that a thread slept until bytes arrived through it; for a stream, times that a thread was about to sleep.
+        /// Times that a thread slept until bytes arrived through it; for a stream, times that a thread was about to
+        /// sleep.
         sleeps,
         /// Bytes sent by TCP, counted when the connection or its process ends.
         tcp_sent_bytes,
@@ -27,9 +28,9 @@ crate::counters! {
 /// Reason for the current transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Why {
+pub enum PathReason {
     /// TCP: the other end has not been found yet.
-    NotMet = 0,
+    NotPaired = 0,
     /// Shared memory: both ends found each other.
     Met = 1,
     /// TCP: the search for the other end was without success.
@@ -88,7 +89,7 @@ impl Report {
     }
 }
 
-impl Why {
+impl PathReason {
     /// Returns the description of a number that a process stored; `None` for a number of another version.
     pub fn words(number: u64) -> Option<&'static str> {
         Some(match number {

@@ -7,7 +7,7 @@
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"farstat2");
 /// The bits of the magic number that all versions share.
-pub(crate) const MAGIC_OF_ANY_VERSION: u64 = u64::from_le_bytes(*b"farstat\0");
+pub(crate) const MAGIC_PREFIX: u64 = u64::from_le_bytes(*b"farstat\0");
 pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
 
 pub(crate) const AT_MAGIC: usize = 0;
@@ -31,7 +31,7 @@ pub(crate) const BLOCK_HEADER: usize = 192;
 
 /// Returns whether a segment that begins with `word` contains statistics, of this version or another.
 pub(crate) const fn is_magic(word: u64) -> bool {
-    word & (u64::MAX >> 8) == MAGIC_OF_ANY_VERSION
+    word & (u64::MAX >> 8) == MAGIC_PREFIX
 }
 
 /// Returns the word at an offset of a copied segment.
@@ -49,12 +49,12 @@ pub(crate) const RECORD_BYTES: usize = 24;
 
 /// Offsets inside a block with `counters` and `records`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct BlockLayout {
     pub(crate) counters: usize,
     pub(crate) records: usize,
 }
 
-impl Shape {
+impl BlockLayout {
     pub(crate) const fn names_at(self) -> usize {
         BLOCK_HEADER
     }

@@ -19,12 +19,12 @@ mod segment;
 mod times;
 
 pub use block::{Block, Counters};
-pub use connection::{Connection, Why};
+pub use connection::{Connection, PathReason};
 pub use counter::Counter;
 pub use error::StatsError;
 pub use page::{LockedPage, lock_for_fork, renew_in_child};
 pub use prometheus::prometheus;
-pub use queue_pair::PairWay;
+pub use queue_pair::QpTransport;
 pub use read::{BlockReport, FlightRecord, Report, parse, read_all, read_pid};
-pub use segment::try_out;
+pub use segment::probe;
 pub use times::{Histogram, Times};

@@ -9,7 +9,7 @@ use std::time::Instant;
 use farcall_shm::{Mutex, fork};
 
 use crate::format::{
-    AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, EXE_BYTES, FIRST_BLOCK, MAGIC, SEGMENT_BYTES, Shape,
+    AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, BlockLayout, EXE_BYTES, FIRST_BLOCK, MAGIC, SEGMENT_BYTES,
 };
 use crate::prometheus::split;
 use crate::read::start_ticks;
@@ -21,19 +21,19 @@ static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 pub(crate) struct Page {
     base: NonNull<u8>,
     started: Instant,
-    places: Mutex<Places>,
+    slots: Mutex<BlockSlots>,
 }
 
 // SAFETY: the mapping is never unmapped. Its words are accessed as atomics only; everything else is written before a
-// block is published. `places` is guarded by its mutex.
+// block is published. `slots` is guarded by its mutex.
 unsafe impl Send for Page {}
 // SAFETY: shared access uses atomics and the mutex only.
 unsafe impl Sync for Page {}
 
-pub(crate) struct Places {
+pub(crate) struct BlockSlots {
     used: usize,
     /// Offsets of ended blocks, oldest first, reused for blocks of the same shape.
-    ended: Vec<(Shape, usize)>,
+    ended: Vec<(BlockLayout, usize)>,
     /// Kinds of endpoints that the process has had, for the help texts of their metrics.
     kinds: Vec<Kind>,
 }
@@ -62,9 +62,8 @@ impl Page {
                 let private = Box::leak(vec![0_u64; SEGMENT_BYTES / 8].into_boxed_slice());
                 NonNull::from(private).cast()
             });
-            let places = Places { used: FIRST_BLOCK, ended: Vec::new(), kinds: Vec::new() };
-            let page =
-                Box::leak(Box::new(Self { base, started: Instant::now(), places: Mutex::new(places) }));
+            let slots = BlockSlots { used: FIRST_BLOCK, ended: Vec::new(), kinds: Vec::new() };
+            let page = Box::leak(Box::new(Self { base, started: Instant::now(), slots: Mutex::new(slots) }));
             PAGE.store(page, Ordering::Release);
             page
         })
@@ -76,7 +75,7 @@ impl Page {
     }
 
     fn open() -> io::Result<NonNull<u8>> {
-        segment::tidy();
+        segment::remove_stale_segments();
         let base = segment::create()?;
         fork::add_mapping(base.as_ptr(), SEGMENT_BYTES, true);
         let exe = std::env::args().collect::<Vec<_>>().join(" ");
@@ -92,13 +91,13 @@ impl Page {
     }
 
     /// Allocates space for a block; returns `None` if the page is full.
-    pub(crate) fn place(&self, shape: Shape) -> Option<NonNull<u8>> {
-        let mut places = self.places.lock();
-        let at = match places.ended.iter().position(|(ended, _)| *ended == shape) {
-            Some(reused) => places.ended.remove(reused).1,
-            None if places.used + shape.len_bytes() <= SEGMENT_BYTES => {
-                places.used += shape.len_bytes();
-                places.used - shape.len_bytes()
+    pub(crate) fn allocate(&self, layout: BlockLayout) -> Option<NonNull<u8>> {
+        let mut slots = self.slots.lock();
+        let at = match slots.ended.iter().position(|(ended, _)| *ended == layout) {
+            Some(reused) => slots.ended.remove(reused).1,
+            None if slots.used + layout.len_bytes() <= SEGMENT_BYTES => {
+                slots.used += layout.len_bytes();
+                slots.used - layout.len_bytes()
             }
             None => return None,
         };
@@ -108,8 +107,8 @@ impl Page {
 
     /// Makes blocks that were allocated and filled visible to readers.
     pub(crate) fn publish(&self) {
-        let places = self.places.lock();
-        word(self.base, AT_USED).store(places.used as u64, Ordering::Release);
+        let slots = self.slots.lock();
+        word(self.base, AT_USED).store(slots.used as u64, Ordering::Release);
     }
 
     /// Stores the descriptions of the counters of a kind of endpoint, if metrics report endpoints of this kind
@@ -121,24 +120,24 @@ impl Page {
         help: &'static [&'static str],
     ) {
         let Some((name, _)) = split(label) else { return };
-        let mut places = self.places.lock();
-        if places.kinds.len() < KINDS_MAX && places.kinds.iter().all(|kind| kind.name != name) {
-            places.kinds.push(Kind { name, names, help });
+        let mut slots = self.slots.lock();
+        if slots.kinds.len() < KINDS_MAX && slots.kinds.iter().all(|kind| kind.name != name) {
+            slots.kinds.push(Kind { name, names, help });
         }
     }
 
     /// Returns the description of a counter of this process.
     pub(crate) fn help(kind: &str, counter: &str) -> Option<&'static str> {
-        let places = Self::existing()?.places.lock();
-        let kind = places.kinds.iter().find(|known| known.name == kind)?;
+        let slots = Self::existing()?.slots.lock();
+        let kind = slots.kinds.iter().find(|known| known.name == kind)?;
         let at = kind.names.iter().position(|name| *name == counter)?;
         kind.help.get(at).copied()
     }
 
     /// Releases the space of a block. Its contents stay readable until the space is reused.
-    pub(crate) fn retire(&self, shape: Shape, base: NonNull<u8>) {
+    pub(crate) fn release_block(&self, layout: BlockLayout, base: NonNull<u8>) {
         let at = base.addr().get() - self.base.addr().get();
-        self.places.lock().ended.push((shape, at));
+        self.slots.lock().ended.push((layout, at));
     }
 
     /// Returns the nanoseconds since the page was created.
@@ -149,12 +148,12 @@ impl Page {
 
 /// The page's lock, held while a thread forks, so that the child finds consistent tables.
 #[must_use]
-pub struct LockedPage(#[expect(dead_code, reason = "held")] Option<MutexGuard<'static, Places>>);
+pub struct LockedPage(#[expect(dead_code, reason = "held")] Option<MutexGuard<'static, BlockSlots>>);
 
 /// Locks the page. Called before a fork by the forking thread; the result is dropped in parent and child. In the child,
 /// the registry of [`farcall_shm::fork`] has replaced the page by private memory, which no other process reads.
 pub fn lock_for_fork() -> LockedPage {
-    LockedPage(Page::existing().map(|page| page.places.lock()))
+    LockedPage(Page::existing().map(|page| page.slots.lock()))
 }
 
 /// Called in a forked child that has statistics of its own: blocks created from now on are placed in a new page, and

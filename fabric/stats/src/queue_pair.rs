@@ -4,7 +4,7 @@
 /// Transport of a queue pair: the value of its counter `way`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum PairWay {
+pub enum QpTransport {
     /// None yet: the queue pair is not connected.
     None = 0,
     /// Shared memory, to a process of this host.
@@ -13,7 +13,7 @@ pub enum PairWay {
     RoceV2 = 2,
 }
 
-impl PairWay {
+impl QpTransport {
     /// Returns the transport with this number; `None` for a number of another version.
     pub fn of(number: u64) -> Option<Self> {
         [Self::None, Self::SharedMemory, Self::RoceV2].into_iter().find(|way| *way as u64 == number)

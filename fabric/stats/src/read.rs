@@ -3,8 +3,8 @@
 use crate::StatsError;
 use crate::format::{
     AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, BLOCK_COUNTERS, BLOCK_LABEL, BLOCK_NEXT, BLOCK_RECORDS,
-    BLOCK_STATE, ENDED, EXE_BYTES, FIRST_BLOCK, LABEL_BYTES, LIVE, MAGIC, NAME_BYTES, RECORD_BYTES,
-    SEGMENT_BYTES, Shape, is_magic, word,
+    BLOCK_STATE, BlockLayout, ENDED, EXE_BYTES, FIRST_BLOCK, LABEL_BYTES, LIVE, MAGIC, NAME_BYTES,
+    RECORD_BYTES, SEGMENT_BYTES, is_magic, word,
 };
 use crate::segment::list;
 
@@ -53,7 +53,7 @@ pub struct FlightRecord {
 pub fn read_pid(pid: u32) -> Result<Report, StatsError> {
     let start = start_ticks(pid);
     let mut newest = Err(StatsError::NotFound { pid });
-    for found in list()?.into_iter().filter(|found| found.maker == pid) {
+    for found in list()?.into_iter().filter(|found| found.creator_pid == pid) {
         let bytes = match found.read() {
             Ok(Some(bytes)) => bytes,
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
@@ -82,8 +82,8 @@ pub fn read_pid(pid: u32) -> Result<Report, StatsError> {
 pub fn read_all() -> Result<Vec<Report>, StatsError> {
     let reports = list()?.into_iter().filter_map(|found| {
         let (mut report, started) = parse(&found.read().ok()??).ok()?;
-        report.pid = found.maker;
-        report.alive = started != 0 && started == start_ticks(found.maker);
+        report.pid = found.creator_pid;
+        report.alive = started != 0 && started == start_ticks(found.creator_pid);
         Some(report)
     });
     Ok(reports.collect())
@@ -132,8 +132,8 @@ pub fn parse(bytes: &[u8]) -> Result<(Report, u64), &'static str> {
 /// Parses a block and returns its length; the block is `None` while it is being filled.
 fn block(bytes: &[u8]) -> Option<(Option<BlockReport>, usize)> {
     let bounded = |at| word(bytes, at).filter(|n| *n <= SEGMENT_BYTES as u64).map(|n| n as usize);
-    let shape = Shape { counters: bounded(BLOCK_COUNTERS)?, records: bounded(BLOCK_RECORDS)? };
-    let len = shape.len_bytes();
+    let layout = BlockLayout { counters: bounded(BLOCK_COUNTERS)?, records: bounded(BLOCK_RECORDS)? };
+    let len = layout.len_bytes();
     if len > bytes.len() {
         return None;
     }
@@ -142,13 +142,13 @@ fn block(bytes: &[u8]) -> Option<(Option<BlockReport>, usize)> {
         return Some((None, len));
     }
     let counter = |i| {
-        let name = text(bytes, shape.names_at() + i * NAME_BYTES, NAME_BYTES)?;
-        Some((name, word(bytes, shape.values_at() + i * 8)?))
+        let name = text(bytes, layout.names_at() + i * NAME_BYTES, NAME_BYTES)?;
+        Some((name, word(bytes, layout.values_at() + i * 8)?))
     };
     let next = word(bytes, BLOCK_NEXT)?;
-    let kept = next.min(shape.records as u64);
+    let kept = next.min(layout.records as u64);
     let record = |i: u64| {
-        let at = shape.records_at() + (i % shape.records as u64) as usize * RECORD_BYTES;
+        let at = layout.records_at() + (i % layout.records as u64) as usize * RECORD_BYTES;
         Some(FlightRecord {
             at_ns: word(bytes, at)?,
             code: word(bytes, at + 8)?,
@@ -158,7 +158,7 @@ fn block(bytes: &[u8]) -> Option<(Option<BlockReport>, usize)> {
     let report = BlockReport {
         label: text(bytes, BLOCK_LABEL, LABEL_BYTES)?,
         live: state == LIVE,
-        counters: (0..shape.counters).map(counter).collect::<Option<_>>()?,
+        counters: (0..layout.counters).map(counter).collect::<Option<_>>()?,
         records: (next - kept..next).map(record).collect::<Option<_>>()?,
     };
     Some((Some(report), len))

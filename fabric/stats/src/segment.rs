@@ -15,17 +15,17 @@ use crate::format::{AT_MAGIC, AT_USED, FIRST_BLOCK, SEGMENT_BYTES, is_magic, wor
 const LIST: &str = "/proc/sysvipc/shm";
 
 /// Time for which segments of exited processes are kept.
-const KEPT: Duration = Duration::from_hours(24);
+const RETENTION: Duration = Duration::from_hours(24);
 
 /// Maximum number of segments of exited processes that are kept.
-const KEPT_SEGMENTS: usize = 32;
+const RETAINED_MAX: usize = 32;
 
 /// A segment that may contain statistics of this user, judged by its owner, permissions and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundSegment {
     id: i32,
     /// Pid of its creator in this pid namespace; 0 if it has none here.
-    pub(crate) maker: u32,
+    pub(crate) creator_pid: u32,
     /// Number of processes that have it attached.
     attached: u64,
     /// Time of its last change or detachment, in seconds of Unix time.
@@ -63,14 +63,14 @@ fn remove(id: i32) {
 ///
 /// # Errors
 /// Returns an error if the kernel's list cannot be read.
-pub(crate) fn list() -> Result<Vec<Found>, StatsError> {
+pub(crate) fn list() -> Result<Vec<FoundSegment>, StatsError> {
     let text = std::fs::read_to_string(LIST)
         .map_err(|source| StatsError::System { operation: "read /proc/sysvipc/shm", source })?;
     Ok(found_in(&text, rustix::process::geteuid().as_raw()))
 }
 
-fn found_in(text: &str, uid: u32) -> Vec<Found> {
-    let mut found: Vec<Found> = text.lines().skip(1).filter_map(|line| found(line, uid)).collect();
+fn found_in(text: &str, uid: u32) -> Vec<FoundSegment> {
+    let mut found: Vec<FoundSegment> = text.lines().skip(1).filter_map(|line| found(line, uid)).collect();
     found.sort_by_key(|found| std::cmp::Reverse(found.changed_unix_s));
     found
 }
@@ -78,22 +78,22 @@ fn found_in(text: &str, uid: u32) -> Vec<Found> {
 /// Parses a line: key, id, permissions, bytes, creator's pid, last pid, number of attachments, owner, group, creator,
 /// creator's group, times of the last attachment, detachment and change. A creator may give a segment to another owner,
 /// so both owner and creator must be this user.
-fn found(line: &str, uid: u32) -> Option<Found> {
+fn found(line: &str, uid: u32) -> Option<FoundSegment> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     let is_ours = *fields.get(2)? == "600"
         && number(3)? == SEGMENT_BYTES as u64
         && number(7)? == u64::from(uid)
         && number(9)? == u64::from(uid);
-    is_ours.then_some(Found {
+    is_ours.then_some(FoundSegment {
         id: fields.get(1)?.parse().ok()?,
-        maker: fields.get(4)?.parse().ok()?,
+        creator_pid: fields.get(4)?.parse().ok()?,
         attached: number(6)?,
         changed_unix_s: number(12)?.max(number(13)?),
     })
 }
 
-impl Found {
+impl FoundSegment {
     /// Returns a copy of the statistics; `None` if the segment contains none.
     ///
     /// # Errors
@@ -148,9 +148,9 @@ fn copy(base: *const u8, len_bytes: usize) -> io::Result<Vec<u8>> {
 
 /// Removes the segments of processes that exited long ago, and all but the newest segments of exited processes, because
 /// they occupy memory.
-pub(crate) fn tidy() {
+pub(crate) fn remove_stale_segments() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    for found in doomed(&list().unwrap_or_default(), now.as_secs()) {
+    for found in stale_segments(&list().unwrap_or_default(), now.as_secs()) {
         if matches!(found.read(), Ok(Some(_))) {
             remove(found.id);
         }
@@ -158,17 +158,18 @@ pub(crate) fn tidy() {
 }
 
 /// Returns the segments to remove, from a list with the newest first.
-fn doomed(list: &[Found], now_unix_s: u64) -> impl Iterator<Item = &Found> {
+fn stale_segments(list: &[FoundSegment], now_unix_s: u64) -> impl Iterator<Item = &FoundSegment> {
     let dead = list.iter().filter(|found| found.attached == 0).enumerate();
-    let is_old = move |found: &Found| now_unix_s.saturating_sub(found.changed_unix_s) > KEPT.as_secs();
-    dead.filter(move |(at, found)| *at >= KEPT_SEGMENTS || is_old(found)).map(|(_, found)| found)
+    let is_old =
+        move |found: &FoundSegment| now_unix_s.saturating_sub(found.changed_unix_s) > RETENTION.as_secs();
+    dead.filter(move |(at, found)| *at >= RETAINED_MAX || is_old(found)).map(|(_, found)| found)
 }
 
 /// Checks whether this system permits statistics, for `farcall doctor`.
 ///
 /// # Errors
 /// Returns the reason if it does not.
-pub fn try_out() -> Result<(), StatsError> {
+pub fn probe() -> Result<(), StatsError> {
     remove(make().map_err(|source| StatsError::System { operation: "shmget", source })?);
     list().map(drop)
 }
@@ -189,7 +190,7 @@ mod tests {
         let found = |perms, len_bytes, uid, made_by| {
             found_in(&format!("{HEAD}{}", line(perms, len_bytes, uid, made_by)), 1000)
         };
-        let ours = Found { id: 7, maker: 4711, attached: 1, changed_unix_s: 20 };
+        let ours = FoundSegment { id: 7, creator_pid: 4711, attached: 1, changed_unix_s: 20 };
         assert_eq!(found(600, SEGMENT_BYTES, 1000, 1000), [ours]);
         assert_eq!(found(600, SEGMENT_BYTES, 1000, 1001), [], "a stranger made it and gave it to us");
         assert_eq!(found(600, SEGMENT_BYTES, 1001, 1001), []);
@@ -255,14 +256,16 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_of_the_dead_are_kept_and_the_living_always() {
-        let segment = |id, attached, changed_unix_s| Found { id, maker: 1, attached, changed_unix_s };
-        let day = KEPT.as_secs();
-        let mut list: Vec<Found> = (0..40).map(|id| segment(id, u64::from(id % 8 == 0), 2 * day)).collect();
+    fn retains_live_segments_and_the_newest_of_exited_processes() {
+        let segment =
+            |id, attached, changed_unix_s| FoundSegment { id, creator_pid: 1, attached, changed_unix_s };
+        let day = RETENTION.as_secs();
+        let mut list: Vec<FoundSegment> =
+            (0..40).map(|id| segment(id, u64::from(id % 8 == 0), 2 * day)).collect();
         list.extend([segment(100, 0, day - 1), segment(101, 1, 1)]);
-        let ids: Vec<i32> = doomed(&list, 2 * day).map(|found| found.id).collect();
+        let ids: Vec<i32> = stale_segments(&list, 2 * day).map(|found| found.id).collect();
         assert_eq!(ids, [37, 38, 39, 100], "35 dead of today, one of the day before yesterday");
-        let ids: Vec<i32> = doomed(&list[40..], 2 * day).map(|found| found.id).collect();
+        let ids: Vec<i32> = stale_segments(&list[40..], 2 * day).map(|found| found.id).collect();
         assert_eq!(ids, [100]);
     }
 }

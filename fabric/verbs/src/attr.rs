@@ -482,7 +482,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_back_is_the_source_of_the_header() {
+    fn replies_to_the_source_of_the_header() {
         let mut header = [0; 40];
         header[..2].copy_from_slice(&[0x6A, 0xB0]);
         header[8..24].fill(1);

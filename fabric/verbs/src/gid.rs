@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_routed_is_said() {
+    fn reports_why_no_gid_is_routable() {
         let some =
             |count: usize| GidChoice::automatic(LinkLayer::Ethernet, table()[..count].to_vec()).unwrap();
         assert!(some(1).reason.contains("no RoCEv2"));
@@ -238,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn on_infiniband_it_is_the_first() {
+    fn chooses_the_first_gid_on_infiniband() {
         let table =
             vec![entry(0, "fe80::1", GidType::InfiniBand), entry(1, "2001:db8::1", GidType::InfiniBand)];
         assert_eq!(GidChoice::automatic(LinkLayer::InfiniBand, table).unwrap().entry.index, 0);
     }
 
     #[test]
-    fn an_index_asked_for_is_taken_or_refused_with_the_table() {
+    fn accepts_a_requested_gid_index_or_lists_the_table() {
         assert_eq!(GidChoice::at(2, table()).unwrap().entry.index, 2);
         let error = GidChoice::at(9, table()).unwrap_err().to_string();
         assert!(error.contains("index 9") && error.contains("5: 10.0.0.1 RoCEv2"), "{error}");

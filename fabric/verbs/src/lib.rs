@@ -37,7 +37,7 @@ pub use flags::{Access, SendFlags, WcFlags};
 pub use gid::{Gid, GidChoice, GidEntry, GidScope, GidType};
 pub use port_choice::PortChoice;
 pub use posting::{ATOMIC_BYTES, MAX_MESSAGE_BYTES, RecvRules, SendRules};
-pub use progress::{Endpoint, Next, Probe, WaitSet};
+pub use progress::{Endpoint, Progress, WaitSet, WakeProbe};
 pub use provider::{
     AddressHandle, CompChannel, Context, Device, Notify, ProtectionDomain, Provider, RawCq, RawMr, RawQp,
     RawSrq, Revoked, SrqInUse,

@@ -10,7 +10,7 @@ use crate::{Nanos, Result};
 
 /// Result of a progress step: when the driver must call the endpoint again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum Progress {
     /// There may be more work now.
     Again,
     /// There is no work until a descriptor of the wait set is readable or `until` has passed.
@@ -20,7 +20,7 @@ pub enum Next {
     },
 }
 
-impl Next {
+impl Progress {
     /// Idle without a deadline.
     pub const IDLE: Self = Self::Idle { until: None };
 
@@ -61,16 +61,16 @@ impl WaitSet {
 }
 
 /// Wake-up condition of a sleeping endpoint, polled by threads other than its driver thread (RR-Compound, algorithm 2).
-pub trait Probe: Send + Sync {
-    /// Returns whether there may be work that arrived after the driver thread called [`Endpoint::arm_covered`]. Costs a
-    /// few loads; may be called from any thread at any time.
-    fn has_news(&self) -> bool;
+pub trait WakeProbe: Send + Sync {
+    /// Returns whether there may be work that arrived after the driver thread called [`Endpoint::arm_delegated`]. Costs
+    /// a few loads; may be called from any thread at any time.
+    fn has_work(&self) -> bool;
 }
 
 /// A protocol endpoint: it has no thread, clock or socket of its own.
 pub trait Endpoint {
     /// Does the work that is possible at `now` without blocking, in bounded time.
-    fn progress(&mut self, now: Nanos) -> Next;
+    fn progress(&mut self, now: Nanos) -> Progress;
 
     /// Requests a wake-up: from now on an event makes a descriptor of the wait set readable. Call `progress` once more
     /// before sleeping.
@@ -81,7 +81,7 @@ pub trait Endpoint {
 
     /// Returns the probe that a poller checks; always the same one. `None`: the endpoint's work is not visible to other
     /// threads, so only [`Endpoint::arm`] provides wake-ups.
-    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+    fn wake_probe(&self) -> Option<Arc<dyn WakeProbe>> {
         None
     }
 
@@ -90,7 +90,7 @@ pub trait Endpoint {
     ///
     /// # Errors
     /// Returns the errors of [`Endpoint::arm`].
-    fn arm_covered(&mut self) -> Result<()> {
+    fn arm_delegated(&mut self) -> Result<()> {
         self.arm()
     }
 
@@ -99,13 +99,13 @@ pub trait Endpoint {
 
     /// Returns whether the endpoint expects a long wait. A driver that shares its thread with others then sleeps at
     /// once instead of polling on.
-    fn waits_long(&self) -> bool {
+    fn prefers_sleep(&self) -> bool {
         false
     }
 
     /// Returns the weight of an idle iteration in the count of polls before a sleep. An endpoint that polls very many
     /// locations per iteration thus does not poll for longer than others.
-    fn looks(&self) -> u32 {
+    fn poll_weight(&self) -> u32 {
         1
     }
 }
@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn merge_takes_the_earlier() {
-        let at = |ns| Next::Idle { until: Some(Nanos(ns)) };
+        let at = |ns| Progress::Idle { until: Some(Nanos(ns)) };
         assert_eq!(at(3).merge(at(2)), at(2));
-        assert_eq!(Next::IDLE.merge(at(2)), at(2));
-        assert_eq!(Next::IDLE.merge(Next::Again), Next::Again);
+        assert_eq!(Progress::IDLE.merge(at(2)), at(2));
+        assert_eq!(Progress::IDLE.merge(Progress::Again), Progress::Again);
     }
 }

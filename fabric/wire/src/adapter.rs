@@ -11,11 +11,11 @@ pub struct Token(pub(crate) u64);
 
 /// State of a memory access of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accessed<T = ()> {
+pub enum AccessOutcome<T = ()> {
     /// The access has completed.
     Done(T),
     /// The key, its bounds or its permissions do not allow the access.
-    Refused,
+    Denied,
     /// The access is in progress. The adapter reports its outcome by [`crate::Qp::accessed`].
     Pending,
 }
@@ -23,7 +23,7 @@ pub enum Accessed<T = ()> {
 /// Error: the memory must not be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key, its bounds or its rights do not allow the access")]
-pub struct Refused;
+pub struct AccessDenied;
 
 /// Payload of a packet to send.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub enum Payload<'a, S> {
 
 /// Destination of received payload.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a, R> {
+pub enum PlacementTarget<'a, R> {
     /// A receive, at this offset in bytes.
     Receive(&'a R, u64),
     /// A receive, after the [`GRH_BYTES`] that the adapter fills with the route header.
@@ -90,9 +90,9 @@ pub enum Event {
     /// A request arrived whose predecessor is missing.
     OutOfSequence(Psn),
     /// The queue pair notified its peer that the peer's packets met congestion.
-    CongestionTold,
+    CnpSent,
     /// The peer notified this queue pair that its packets met congestion.
-    CongestionNotified,
+    CnpReceived,
 }
 
 /// The environment of a queue pair: its memory, its queues, its clock and its link.
@@ -105,7 +105,7 @@ pub trait Adapter<S, R> {
     ///
     /// # Errors
     /// Returns an error if the payload must not be read; then nothing is sent.
-    fn transmit(&mut self, packet: Packet, payload: Payload<'_, S>) -> Result<(), Refused>;
+    fn transmit(&mut self, packet: Packet, payload: Payload<'_, S>) -> Result<(), AccessDenied>;
 
     /// Returns whether the first `len_bytes` of a send request's elements permit the access `need`.
     fn check(&self, send: &S, len_bytes: u64, need: Access) -> bool;
@@ -114,7 +114,7 @@ pub trait Adapter<S, R> {
     ///
     /// # Errors
     /// Returns an error if the elements must not be written; then nothing is stored.
-    fn scatter(&mut self, send: &S, offset: u64, data: &[u8]) -> Result<(), Refused>;
+    fn scatter(&mut self, send: &S, offset: u64, data: &[u8]) -> Result<(), AccessDenied>;
 
     /// Takes the next posted receive and returns its length in bytes. Returns `None` if there is none, or if it is
     /// shorter than `len_bytes_min`.
@@ -124,13 +124,13 @@ pub trait Adapter<S, R> {
     fn permits(&self, target: &Reth, need: Access) -> bool;
 
     /// Places received payload.
-    fn place(&mut self, token: Token, to: Place<'_, R>, payload: &[u8]) -> Accessed;
+    fn place(&mut self, token: Token, to: PlacementTarget<'_, R>, payload: &[u8]) -> AccessOutcome;
 
     /// Prepares to read a region for a READ. [`Payload::Region`] is used after this has completed.
-    fn prepare_read(&mut self, token: Token, target: &Reth) -> Accessed;
+    fn prepare_read(&mut self, token: Token, target: &Reth) -> AccessOutcome;
 
     /// Executes an atomic operation and returns the old value.
-    fn atomic(&mut self, token: Token, target: &AtomicEth) -> Accessed<u64>;
+    fn atomic(&mut self, token: Token, target: &AtomicEth) -> AccessOutcome<u64>;
 
     /// Ends a send request. The adapter adds its `wr_id`, and generates no completion for a successful request that is
     /// not signalled.

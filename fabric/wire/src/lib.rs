@@ -26,7 +26,9 @@ mod qp;
 mod rate_control;
 mod token_bucket;
 
-pub use adapter::{Accessed, Adapter, Event, GRH_BYTES, Payload, Place, Refused, Timer, Token};
+pub use adapter::{
+    AccessDenied, AccessOutcome, Adapter, Event, GRH_BYTES, Payload, PlacementTarget, Timer, Token,
+};
 pub use packet::{Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 pub use psn::Psn;
 pub use qp::{Fit, Qp, QpConfig, Responded, SendRequest, Work};

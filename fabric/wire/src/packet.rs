@@ -167,7 +167,7 @@ pub enum Operation {
 impl Operation {
     /// Returns whether the packet is a response.
     #[must_use]
-    pub const fn is_answer(&self) -> bool {
+    pub const fn is_response(&self) -> bool {
         matches!(self, Self::ReadResponse(..) | Self::AtomicAcknowledge(..) | Self::Acknowledge(_))
     }
 

@@ -31,7 +31,7 @@ fn conforms(patterns: &str, faults: &str) {
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--net", "sh", "-c", script])
         .arg(std::env::current_exe().unwrap())
-        .envs([("FARCALL_WAY", "net"), ("FARCALL_WIRE_FAULTS", faults), (PATTERNS, patterns)])
+        .envs([("FARCALL_TRANSPORT", "roce"), ("FARCALL_WIRE_FAULTS", faults), (PATTERNS, patterns)])
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -20,7 +20,7 @@ use rapidhash::v3::rapidhash_v3;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::fuse::{Request, ask};
+use crate::fuse::{Request, execute};
 use crate::log::Log;
 use crate::tree::{Allocate, BadImage, Result, Time, Tree, WritePlan};
 
@@ -33,13 +33,13 @@ const REPLIES_BYTES_MAX: usize = 4 << 20;
 
 /// A requested change of a file's data.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum Wish {
+pub(crate) enum PendingChange {
     Write { ino: u64, offset: u64, len_bytes: usize },
     Resize { ino: u64, len_bytes: u64 },
     Allocate { ino: u64, offset: u64, len_bytes: u64, how: Allocate, keep_size: bool },
 }
 
-impl Wish {
+impl PendingChange {
     pub const fn ino(&self) -> u64 {
         match *self {
             Self::Write { ino, .. } | Self::Resize { ino, .. } | Self::Allocate { ino, .. } => ino,
@@ -61,7 +61,7 @@ impl Wish {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Record<'a> {
     /// A request of the kernel that was executed on the tree alone.
-    Asked {
+    Executed {
         now: Time,
         request: &'a [u8],
     },
@@ -69,14 +69,14 @@ pub(crate) enum Record<'a> {
         ino: u64,
         now: Time,
     },
-    Forgot {
+    Forgotten {
         ino: u64,
         lookups: u64,
     },
     /// Stores were planned and are in progress.
     Planned {
         number: u64,
-        wish: Wish,
+        change: PendingChange,
     },
     Finished {
         number: u64,
@@ -169,9 +169,9 @@ impl Journal {
         let mut bytes = vec![0; self.file().metadata()?.len() as usize];
         self.file().read_exact_at(&mut bytes, 0)?;
         let records = bytes.get(GENERATION_BYTES as usize..).unwrap_or_default();
-        let Some(found) = replay(records, self.generation, self.era)? else { return Ok(None) };
-        self.replies = found.replies;
-        Ok(Some(found.tree))
+        let Some(replayed) = replay(records, self.generation, self.era)? else { return Ok(None) };
+        self.replies = replayed.replies;
+        Ok(Some(replayed.tree))
     }
 
     /// Restarts the journal in another era, with the tree that another mount left. The replies of the last process are
@@ -214,7 +214,7 @@ impl Journal {
         let written =
             self.file().set_len(0).and_then(|()| self.file().write_all_at(&record, GENERATION_BYTES));
         let written = written.and_then(|()| self.file().write_all_at(&self.generation.to_le_bytes(), 0));
-        self.wrote(written.and_then(|()| self.files[earlier].set_len(0)));
+        self.check_write(written.and_then(|()| self.files[earlier].set_len(0)));
     }
 
     /// Appends a record. Must be called while the tree is locked, before the effect of the change becomes visible to a
@@ -228,7 +228,7 @@ impl Journal {
         let record = to_record(&bytes, self.generation);
         let at = self.end;
         self.end += record.len() as u64;
-        self.wrote(self.file().write_all_at(&record, at));
+        self.check_write(self.file().write_all_at(&record, at));
     }
 
     pub(crate) fn is_long(&self) -> bool {
@@ -237,7 +237,7 @@ impl Journal {
     }
 
     /// Returns the reply of the last process to this request, if it had executed it.
-    pub(crate) fn earlier(&self, unique: u64, body: &mut Vec<u8>) -> Option<Result<()>> {
+    pub(crate) fn earlier_reply(&self, unique: u64, body: &mut Vec<u8>) -> Option<Result<()>> {
         let reply = self.replies.get(&unique)?;
         body.extend_from_slice(&reply.body);
         Some(if reply.errno == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(reply.errno)) })
@@ -245,7 +245,7 @@ impl Journal {
 
     /// Handles the result of a write. An incomplete journal is useless to the next process, so a failure invalidates
     /// both files.
-    fn wrote(&mut self, written: io::Result<()>) {
+    fn check_write(&mut self, written: io::Result<()>) {
         if let Err(error) = written
             && !self.is_broken
         {
@@ -274,20 +274,20 @@ pub(crate) fn replay(records: &[u8], generation: u64, era: u16) -> io::Result<Op
         Tree::from_checkpoint(&checkpoint.tree).map_err(|error: BadImage| bad(&error.to_string()))?;
     let mut replay = Replay { plans: HashMap::new(), replies: VecDeque::new(), replies_bytes: 0, era };
     for (unique, reply) in checkpoint.replies {
-        replay.remember(unique, reply);
+        replay.retain_reply(unique, reply);
     }
     // An incomplete record at the end was being written when the process exited. Its effect had not become visible.
     while let Some(record) = next_record(&mut rest, generation) {
         let record = postcard::from_bytes(record).map_err(|error| bad(&error.to_string()))?;
         replay.run(&mut tree, record);
     }
-    replay.give_up_plans(&mut tree);
+    replay.abort_plans(&mut tree);
     let replies = replay.replies.into_iter().collect();
     Ok(Some(Replayed { tree, replies }))
 }
 
 /// Returns the length in bytes of the valid records at the beginning.
-pub(crate) fn whole_bytes(records: &[u8], generation: u64) -> usize {
+pub(crate) fn valid_bytes(records: &[u8], generation: u64) -> usize {
     let (mut rest, mut left) = (records, records.len());
     while next_record(&mut rest, generation).is_some() {
         left = rest.len();
@@ -310,24 +310,24 @@ struct Replay {
 impl Replay {
     fn run(&mut self, tree: &mut Tree, record: Record<'_>) {
         match record {
-            Record::Asked { now, request } => {
+            Record::Executed { now, request } => {
                 let Some(request) = Request::parse(request).map(|request| request.in_era(self.era)) else {
                     return;
                 };
                 let mut body = Vec::new();
-                let errno = ask(tree, &request, now, &mut body).err().map_or(0, Errno::raw_os_error);
-                self.remember(request.number(), Reply { errno, body });
+                let errno = execute(tree, &request, now, &mut body).err().map_or(0, Errno::raw_os_error);
+                self.retain_reply(request.number(), Reply { errno, body });
             }
             Record::Accessed { ino, now } => {
                 tree.accessed(ino, now);
             }
-            Record::Forgot { ino, lookups } => tree.forget(ino, lookups),
+            Record::Forgotten { ino, lookups } => tree.forget(ino, lookups),
             Record::PrivilegesDropped { ino, set_ids, now } => {
                 tree.drop_privileges(ino, set_ids, now);
             }
-            Record::Planned { number, wish } => {
+            Record::Planned { number, change } => {
                 // A plan that fails here failed in the original execution, too, and may still have changed the tree.
-                if let Ok(plan) = wish.plan(tree) {
+                if let Ok(plan) = change.plan(tree) {
                     self.plans.insert(number, plan);
                 }
             }
@@ -340,7 +340,7 @@ impl Replay {
         }
     }
 
-    fn remember(&mut self, unique: u64, reply: Reply) {
+    fn retain_reply(&mut self, unique: u64, reply: Reply) {
         self.replies_bytes += reply.body.len() + size_of::<(u64, Reply)>();
         self.replies.push_back((unique, reply));
         while self.replies_bytes > REPLIES_BYTES_MAX
@@ -351,7 +351,7 @@ impl Replay {
     }
 
     /// Ends the plans that were in progress, as failures. The kernel resends their requests.
-    fn give_up_plans(&mut self, tree: &mut Tree) {
+    fn abort_plans(&mut self, tree: &mut Tree) {
         let mut plans: Vec<_> = self.plans.drain().collect();
         plans.sort_unstable_by_key(|(number, _)| *number);
         // `finish_write` fails for a file that no longer exists, which is harmless.
@@ -449,7 +449,7 @@ mod tests {
             let mut tree = Tree::new(BLOCKS, Caller::default(), Time::default());
             let mut unique = 0;
             for _ in 0..6 {
-                let volume = Volume::kept(tree, Box::new(Arc::clone(&memory)), again(&files).0);
+                let volume = Volume::with_journal(tree, Box::new(Arc::clone(&memory)), again(&files).0);
                 let mut last = None;
                 for _ in 0..rng.below(120) {
                     unique += 2;
@@ -463,7 +463,7 @@ mod tests {
                         _ => {
                             let bytes = any_request(&mut rng, unique);
                             let (request, mut reply) = (Request::parse(&bytes).unwrap(), Vec::new());
-                            let outcome = crate::fuse::answer_to(&volume, &request, &mut reply);
+                            let outcome = crate::fuse::handle_request(&volume, &request, &mut reply);
                             let is_noted = !request.is_lookup_of_nothing(&reply) && bytes[4] != 2;
                             last = is_noted.then_some((unique, outcome, reply)).or(last);
                         }
@@ -474,7 +474,7 @@ mod tests {
                 assert!(tree.to_checkpoint() == volume.tree().to_checkpoint(), "seed {seed}: another tree");
                 if let Some((unique, outcome, reply)) = last {
                     let mut again = Vec::new();
-                    assert_eq!(journal.earlier(unique, &mut again), Some(outcome), "seed {seed}");
+                    assert_eq!(journal.earlier_reply(unique, &mut again), Some(outcome), "seed {seed}");
                     assert!(outcome.is_err() || again == reply, "seed {seed}: another answer");
                 }
             }
@@ -490,7 +490,7 @@ mod tests {
         journal.begin(&tree);
         let before = journal.end;
         let request = mkdir(2, ROOT, "directory");
-        journal.add(&Record::Asked { now: Time::default(), request: &request });
+        journal.add(&Record::Executed { now: Time::default(), request: &request });
         let after = journal.end;
         for len_bytes in before..=after {
             journal.file().set_len(len_bytes).unwrap();
@@ -498,7 +498,7 @@ mod tests {
             assert_eq!(found.is_ok(), len_bytes == after, "{len_bytes} of {after} bytes");
             journal.file().set_len(before).unwrap();
             journal.end = before;
-            journal.add(&Record::Asked { now: Time::default(), request: &request });
+            journal.add(&Record::Executed { now: Time::default(), request: &request });
         }
         for file in &files {
             file.write_all_at(&[0xFF; 8], 0).unwrap();

@@ -27,15 +27,15 @@ mod tree;
 mod volume;
 
 pub use fuse::{
-    Mount, MountEnd, MountError, MountOptions, ONE_FILE_NAME, Transfer, ask_again, mount_one_file,
+    Mount, MountEnd, MountError, MountOptions, ONE_FILE_NAME, Transfer, mount_one_file, request_resend,
     serve_one_file, unmount_at,
 };
 pub use journal::Journal;
 pub use lineage::Lineage;
-pub use log::{Log, Notes};
+pub use log::{Log, LogStorage};
 pub use mounts::{Mounted, farcall_mounted_at, mounts};
 pub use snapshot::{SnapshotError, restore, restore_from, save};
-pub use supervisor::{Present, State, Supervisor, SupervisorError, Worker, serve_by_workers};
+pub use supervisor::{CurrentWorker, State, Supervisor, SupervisorError, Worker, serve_by_workers};
 pub use tree::{
     Attributes, BLOCK_BYTES, BadImage, Blocks, Caller, Changes, DIRECTORY, Entry, Exchange, FILE_BYTES_MAX,
     KIND_BITS, Load, NAME_BYTES_MAX, REGULAR, ROOT, Result, SYMLINK, SetXattr, Store, Time, Tree, Usage,

@@ -1,5 +1,5 @@
 //! Record of the claims of a volume, passed between the processes of a mount: the identity that nodes know, the
-//! membership views ([`Mark`]) that were proposed, and whether the tree in the journal is current.
+//! membership views ([`MembershipView`]) that were proposed, and whether the tree in the journal is current.
 //!
 //! It is at the beginning of the memory client's file, whose other contents are unused with volumes:
 //!
@@ -13,8 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farcall_link::Entropy;
-use farcall_memory::MarkHistory;
-use farcall_memory::wire::Mark;
+use farcall_memory::ViewHistory;
+use farcall_memory::wire::MembershipView;
 use rapidhash::v3::rapidhash_v3;
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ const AREA_BYTES: u64 = 1 << 20;
 const HEAD_BYTES: usize = 16;
 /// Maximum number of claims, and of proposed views, that are retained. Without the older ones a successor accepts
 /// fewer copies of nodes as its own.
-const KEPT_MAX: usize = 32;
+const RETAINED_MAX: usize = 32;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Recorded {
@@ -39,8 +39,8 @@ struct Recorded {
     is_tree_current: bool,
     /// Consecutive epochs of this mount: no epoch of another client lies between them.
     epochs: Vec<u64>,
-    committed: Option<Mark>,
-    proposed: Vec<Mark>,
+    committed: Option<MembershipView>,
+    proposed: Vec<MembershipView>,
 }
 
 /// The record; see the module documentation.
@@ -119,14 +119,14 @@ impl Lineage {
     }
 }
 
-impl MarkHistory for Lineage {
-    fn marks(&self) -> (Option<Mark>, Vec<Mark>) {
+impl ViewHistory for Lineage {
+    fn views(&self) -> (Option<MembershipView>, Vec<MembershipView>) {
         let recorded = self.recorded();
         (recorded.committed.clone(), recorded.proposed.clone())
     }
 
-    fn propose(&self, before: Option<&Mark>, mark: &Mark) -> io::Result<()> {
-        let is_own = |recorded: &Recorded| before.is_some_and(|mark| recorded.epochs.contains(&mark.epoch));
+    fn propose(&self, before: Option<&MembershipView>, view: &MembershipView) -> io::Result<()> {
+        let is_own = |recorded: &Recorded| before.is_some_and(|view| recorded.epochs.contains(&view.epoch));
         if self.recorded().era == ERA_MAX {
             return Err(bad("other mounts have changed the volume too often; mount it anew"));
         }
@@ -136,14 +136,14 @@ impl MarkHistory for Lineage {
                 recorded.is_tree_current = false;
                 recorded.epochs.clear();
             }
-            if recorded.epochs.last() != Some(&mark.epoch) {
-                recorded.epochs.push(mark.epoch);
+            if recorded.epochs.last() != Some(&view.epoch) {
+                recorded.epochs.push(view.epoch);
             }
-            recorded.proposed.push(mark.clone());
-            if recorded.epochs.len() > KEPT_MAX {
+            recorded.proposed.push(view.clone());
+            if recorded.epochs.len() > RETAINED_MAX {
                 recorded.epochs.remove(0);
             }
-            if recorded.proposed.len() > KEPT_MAX {
+            if recorded.proposed.len() > RETAINED_MAX {
                 // It is no longer known which view was sent to which node, so none is vouched for before the next
                 // commit.
                 recorded.committed = None;
@@ -152,9 +152,9 @@ impl MarkHistory for Lineage {
         })
     }
 
-    fn commit(&self, mark: &Mark) {
+    fn commit(&self, view: &MembershipView) {
         let committed = self.change(|recorded| {
-            recorded.committed = Some(mark.clone());
+            recorded.committed = Some(view.clone());
             recorded.proposed.clear();
         });
         if let Err(error) = committed {
@@ -188,8 +188,8 @@ mod tests {
 
     use super::*;
 
-    fn mark(epoch: u64, change: u32) -> Mark {
-        Mark { volume: 1, epoch, change, nodes: vec![1, 2], members: vec![1, 2] }
+    fn view(epoch: u64, change: u32) -> MembershipView {
+        MembershipView { volume: 1, epoch, change, nodes: vec![1, 2], members: vec![1, 2] }
     }
 
     #[test]
@@ -198,45 +198,45 @@ mod tests {
         let next = || Lineage::open(file.try_clone().unwrap()).unwrap();
         let first = next();
         assert!(!first.has_claimed() && !first.is_tree_current());
-        first.propose(None, &mark(1, 0)).unwrap();
-        first.commit(&mark(1, 0));
+        first.propose(None, &view(1, 0)).unwrap();
+        first.commit(&view(1, 0));
         // The process may exit here: the journal has no tree.
         assert!(next().has_claimed() && !next().is_tree_current());
         first.tree_is_current().unwrap();
-        first.propose(Some(&mark(1, 0)), &mark(1, 1)).unwrap();
+        first.propose(Some(&view(1, 0)), &view(1, 1)).unwrap();
         let second = next();
         assert_eq!(second.holder(), first.holder());
-        assert_eq!(second.marks(), (Some(mark(1, 0)), vec![mark(1, 1)]));
+        assert_eq!(second.views(), (Some(view(1, 0)), vec![view(1, 1)]));
         // A claim that ended before any node had stored its view.
-        second.propose(Some(&mark(1, 1)), &mark(2, 0)).unwrap();
-        second.propose(Some(&mark(1, 1)), &mark(3, 0)).unwrap();
-        second.commit(&mark(3, 0));
+        second.propose(Some(&view(1, 1)), &view(2, 0)).unwrap();
+        second.propose(Some(&view(1, 1)), &view(3, 0)).unwrap();
+        second.commit(&view(3, 0));
         assert!(next().is_tree_current() && next().era() == 0);
         // The nodes have a view of another client.
         let third = next();
-        third.propose(Some(&mark(4, 0)), &mark(5, 0)).unwrap();
+        third.propose(Some(&view(4, 0)), &view(5, 0)).unwrap();
         assert!(!next().is_tree_current() && next().era() == 1);
         // A process that exits before it has read the tree leaves that to the next one.
-        next().propose(Some(&mark(5, 0)), &mark(6, 0)).unwrap();
+        next().propose(Some(&view(5, 0)), &view(6, 0)).unwrap();
         assert!(!next().is_tree_current() && next().era() == 1);
         next().tree_is_current().unwrap();
         assert!(next().is_tree_current());
     }
 
     #[test]
-    fn passes_over_an_area_that_is_torn_and_keeps_few_marks() {
+    fn skips_a_torn_area_and_retains_few_views() {
         let file: File = memfd_create("lineage", MemfdFlags::CLOEXEC).unwrap().into();
         let lineage = Lineage::open(file.try_clone().unwrap()).unwrap();
-        lineage.propose(None, &mark(1, 0)).unwrap();
-        lineage.commit(&mark(1, 0));
+        lineage.propose(None, &view(1, 0)).unwrap();
+        lineage.commit(&view(1, 0));
         let newest = lineage.recorded().generation % 2;
         file.write_all_at(&[0xFF; 4], area_at(newest) + HEAD_BYTES as u64).unwrap();
         let next = Lineage::open(file).unwrap();
-        assert_eq!(next.marks(), (None, vec![mark(1, 0)]));
+        assert_eq!(next.views(), (None, vec![view(1, 0)]));
         for epoch in 2..100 {
-            next.propose(Some(&mark(1, 0)), &mark(epoch, 0)).unwrap();
+            next.propose(Some(&view(1, 0)), &view(epoch, 0)).unwrap();
         }
-        let (committed, proposed) = next.marks();
-        assert!(committed.is_none() && proposed.len() == KEPT_MAX, "{committed:?}");
+        let (committed, proposed) = next.views();
+        assert!(committed.is_none() && proposed.len() == RETAINED_MAX, "{committed:?}");
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use farcall_memory::RemoteMemory;
 use rustix::io::Errno;
 
-use crate::journal::{bad, replay, to_record, whole_bytes};
+use crate::journal::{bad, replay, to_record, valid_bytes};
 use crate::tree::{BLOCK_BYTES, Result, Tree};
 use crate::volume::errno;
 
@@ -29,17 +29,17 @@ const SYNC_PERIOD: Duration = Duration::from_secs(1);
 const HALF_BYTES: [u64; 2] = [1 << 20, 64 << 20];
 
 /// Storage of a log.
-pub trait Notes: Send + Sync {
+pub trait LogStorage: Send + Sync {
     /// Writes to the storage. Returns when a mount on another machine is certain to read these bytes.
     ///
     /// # Errors
     /// Returns an error if the write may not have been executed.
-    fn note(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 }
 
-impl Notes for RemoteMemory {
-    fn note(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        Self::note(self, offset, bytes).map_err(|error| errno(offset, error))
+impl LogStorage for RemoteMemory {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        Self::write_metadata(self, offset, bytes).map_err(|error| errno(offset, error))
     }
 }
 
@@ -53,30 +53,30 @@ struct State {
     /// Reason why the log is no longer written.
     broken: Option<Errno>,
     /// `true` if the log is out of space and a sync was requested since: restarting it is tried again.
-    is_wanted_anew: bool,
+    is_restart_wanted: bool,
 }
 
 impl State {
     fn new(generation: u64, end: usize) -> Self {
-        let (records, broken, is_wanted_anew) = (Vec::new(), None, false);
-        Self { generation, end, checkpoint_bytes: end, records, broken, is_wanted_anew }
+        let (records, broken, is_restart_wanted) = (Vec::new(), None, false);
+        Self { generation, end, checkpoint_bytes: end, records, broken, is_restart_wanted }
     }
 }
 
 /// The log; see the module documentation.
 pub struct Log {
-    notes: Arc<dyn Notes>,
+    storage: Arc<dyn LogStorage>,
     half_bytes: usize,
     state: Mutex<State>,
     /// Held by the thread that writes the log. Lock order: before `state`.
-    turn: Mutex<()>,
+    writing: Mutex<()>,
     /// Notifies the background thread that there are records to write.
     has_more: SyncSender<()>,
 }
 
 impl Log {
     /// Returns the length in bytes of the metadata area of a volume of `size_bytes` bytes.
-    pub fn notes_bytes(size_bytes: u64) -> u64 {
+    pub fn metadata_bytes(size_bytes: u64) -> u64 {
         2 * (size_bytes / 128).clamp(HALF_BYTES[0], HALF_BYTES[1]).next_multiple_of(BLOCK_BYTES)
     }
 
@@ -86,18 +86,23 @@ impl Log {
     /// # Errors
     /// Returns an error if the metadata is damaged or no thread can be started.
     pub fn open(
-        notes: Arc<dyn Notes>,
+        storage: Arc<dyn LogStorage>,
         size_bytes: u64,
         found: &[Vec<u8>],
     ) -> io::Result<(Arc<Self>, Option<Tree>)> {
-        let half_bytes = (Self::notes_bytes(size_bytes) / 2) as usize;
+        let half_bytes = (Self::metadata_bytes(size_bytes) / 2) as usize;
         let (generation, tree) = read_log(found, half_bytes, size_bytes / BLOCK_BYTES)?;
         let state = State::new(generation, 0);
         let (has_more, wanted) = mpsc::sync_channel(1);
-        let log =
-            Arc::new(Self { notes, half_bytes, state: Mutex::new(state), turn: Mutex::new(()), has_more });
+        let log = Arc::new(Self {
+            storage,
+            half_bytes,
+            state: Mutex::new(state),
+            writing: Mutex::new(()),
+            has_more,
+        });
         let weak = Arc::downgrade(&log);
-        let run = move || sync_now_and_then(&weak, &wanted);
+        let run = move || sync_periodically(&weak, &wanted);
         std::thread::Builder::new().name("mount-log".into()).spawn(run)?;
         Ok((log, tree))
     }
@@ -107,7 +112,7 @@ impl Log {
     /// # Errors
     /// Returns an error if the metadata is damaged.
     pub fn read(size_bytes: u64, found: &[Vec<u8>]) -> io::Result<Option<Tree>> {
-        let half_bytes = (Self::notes_bytes(size_bytes) / 2) as usize;
+        let half_bytes = (Self::metadata_bytes(size_bytes) / 2) as usize;
         Ok(read_log(found, half_bytes, size_bytes / BLOCK_BYTES)?.1)
     }
 
@@ -135,11 +140,11 @@ impl Log {
     /// Returns an error if they cannot be written. After `ENOSPC` the log stays unusable until it is restarted with a
     /// smaller tree, after other errors for good.
     pub fn sync(&self) -> Result<()> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, records) = {
             let mut state = self.state();
             if let Some(errno) = state.broken {
-                state.is_wanted_anew = errno == Errno::NOSPC;
+                state.is_restart_wanted = errno == Errno::NOSPC;
                 return Err(errno);
             }
             let records = std::mem::take(&mut state.records);
@@ -151,25 +156,25 @@ impl Log {
             return Ok(());
         }
         let fits = self.state().end <= self.half_bytes;
-        let noted = if fits { self.notes.note(at, &records) } else { Err(Errno::NOSPC) };
-        noted.inspect_err(|errno| self.break_off(*errno))
+        let written = if fits { self.storage.write(at, &records) } else { Err(Errno::NOSPC) };
+        written.inspect_err(|errno| self.stop(*errno))
     }
 
     /// Restarts the log with a checkpoint. No record may be appended concurrently.
     pub(crate) fn begin(&self, checkpoint: &[u8]) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = self.state().generation + 1;
         let record = to_record(checkpoint, generation);
         let end = HEAD_BYTES + record.len();
         if end > self.half_bytes / 8 * 7 {
-            return self.break_off(Errno::NOSPC);
+            return self.stop(Errno::NOSPC);
         }
         let (at, head) = (self.half(generation), [MAGIC, generation].map(u64::to_le_bytes));
         // The other half stays valid until the header of this one is written.
-        let noted = self.notes.note(at + HEAD_BYTES as u64, &record);
-        match noted.and_then(|()| self.notes.note(at, head.as_flattened())) {
+        let written = self.storage.write(at + HEAD_BYTES as u64, &record);
+        match written.and_then(|()| self.storage.write(at, head.as_flattened())) {
             Ok(()) => *self.state() = State::new(generation, end),
-            Err(errno) => self.break_off(errno),
+            Err(errno) => self.stop(errno),
         }
     }
 
@@ -179,7 +184,7 @@ impl Log {
         let len_bytes = state.end + state.records.len();
         match state.broken {
             None => len_bytes > (state.checkpoint_bytes + self.half_bytes) / 2,
-            Some(_) => state.is_wanted_anew,
+            Some(_) => state.is_restart_wanted,
         }
     }
 
@@ -187,19 +192,19 @@ impl Log {
         generation % 2 * self.half_bytes as u64
     }
 
-    fn break_off(&self, errno: Errno) {
+    fn stop(&self, errno: Errno) {
         let mut state = self.state();
         // Logged only once, because restarting may be tried every second.
         if state.broken.is_none() {
             tracing::error!("what another mount would need to go on is not noted any more: {errno}");
         }
-        (state.broken, state.is_wanted_anew) = (Some(errno), false);
+        (state.broken, state.is_restart_wanted) = (Some(errno), false);
         state.records = Vec::new();
     }
 }
 
 /// Syncs records for which no sync is requested, until the log is dropped.
-fn sync_now_and_then(log: &Weak<Log>, wanted: &Receiver<()>) {
+fn sync_periodically(log: &Weak<Log>, wanted: &Receiver<()>) {
     while wanted.recv().is_ok() {
         std::thread::sleep(SYNC_PERIOD);
         // A later requested sync returns the error.
@@ -213,15 +218,16 @@ fn sync_now_and_then(log: &Weak<Log>, wanted: &Receiver<()>) {
 ///
 /// # Errors
 /// Returns an error if all copies are damaged.
-fn read_log(notes: &[Vec<u8>], half_bytes: usize, blocks: u64) -> io::Result<(u64, Option<Tree>)> {
-    let halves = notes.iter().flat_map(|notes| notes.chunks(half_bytes).take(2)).filter_map(read_head);
-    let whole = |(generation, records)| (generation, whole_bytes(records, generation), records);
+fn read_log(metadata: &[Vec<u8>], half_bytes: usize, blocks: u64) -> io::Result<(u64, Option<Tree>)> {
+    let halves =
+        metadata.iter().flat_map(|metadata| metadata.chunks(half_bytes).take(2)).filter_map(read_head);
+    let valid = |(generation, records)| (generation, valid_bytes(records, generation), records);
     let Some((generation, _, records)) = halves
-        .map(whole)
-        .filter(|(_, whole, _)| *whole > 0)
-        .max_by_key(|(generation, whole, _)| (*generation, *whole))
+        .map(valid)
+        .filter(|(_, valid, _)| *valid > 0)
+        .max_by_key(|(generation, valid, _)| (*generation, *valid))
     else {
-        let is_new = notes.iter().flatten().all(|byte| *byte == 0);
+        let is_new = metadata.iter().flatten().all(|byte| *byte == 0);
         return if is_new { Ok((0, None)) } else { Err(bad("no node has a log with a checkpoint")) };
     };
     let Some(tree) = replay(records, generation, 0)? else { return Ok((generation, None)) };
@@ -256,22 +262,22 @@ mod tests {
     /// State that outlives a machine: blocks and metadata.
     struct Nodes {
         bytes: Mutex<Vec<u8>>,
-        notes: Mutex<Vec<u8>>,
+        metadata: Mutex<Vec<u8>>,
     }
 
     impl Nodes {
         fn new() -> Arc<Self> {
             let bytes = Mutex::new(vec![0; SIZE_BYTES as usize]);
-            Arc::new(Self { bytes, notes: Mutex::new(vec![0; Log::notes_bytes(SIZE_BYTES) as usize]) })
+            Arc::new(Self { bytes, metadata: Mutex::new(vec![0; Log::metadata_bytes(SIZE_BYTES) as usize]) })
         }
 
         fn open(self: &Arc<Self>) -> (Arc<Log>, Option<Tree>) {
-            let found = self.notes.lock().unwrap().clone();
+            let found = self.metadata.lock().unwrap().clone();
             Log::open(Arc::clone(self) as _, SIZE_BYTES, &[found]).unwrap()
         }
 
         fn put(&self, offset: usize, bytes: &[u8]) {
-            self.notes.lock().unwrap()[offset..][..bytes.len()].copy_from_slice(bytes);
+            self.metadata.lock().unwrap()[offset..][..bytes.len()].copy_from_slice(bytes);
         }
 
         /// Mounts the volume on another machine.
@@ -280,7 +286,7 @@ mod tests {
             let memfd = || memfd_create("journal", MemfdFlags::CLOEXEC).unwrap().into();
             let (journal, _) = Journal::open([memfd(), memfd()]).unwrap();
             let tree = tree.unwrap_or_else(|| Tree::new(BLOCKS, Caller::default(), Time::default()));
-            Volume::kept(tree, Box::new(Arc::clone(self)), journal.with_log(log))
+            Volume::with_journal(tree, Box::new(Arc::clone(self)), journal.with_log(log))
         }
     }
 
@@ -296,8 +302,8 @@ mod tests {
         }
     }
 
-    impl Notes for Nodes {
-        fn note(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    impl LogStorage for Nodes {
+        fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
             self.put(offset as usize, bytes);
             Ok(())
         }
@@ -393,7 +399,7 @@ mod tests {
                         _ => {
                             let bytes = any_request(&mut rng, unique);
                             let (request, mut reply) = (Request::parse(&bytes).unwrap(), Vec::new());
-                            let _ = crate::fuse::answer_to(&volume, &request, &mut reply);
+                            let _ = crate::fuse::handle_request(&volume, &request, &mut reply);
                         }
                     }
                     trees.push(shape(&volume));
@@ -413,13 +419,13 @@ mod tests {
         let memfd = || memfd_create("journal", MemfdFlags::CLOEXEC).unwrap().into();
         let mut journal = Journal::open([memfd(), memfd()]).unwrap().0.with_log(Arc::clone(&log));
         journal.begin(&tree);
-        let before = nodes.notes.lock().unwrap().clone();
+        let before = nodes.metadata.lock().unwrap().clone();
         let request = mkdir(2, ROOT, "directory");
-        journal.add(&Record::Asked { now: Time::default(), request: &request });
+        journal.add(&Record::Executed { now: Time::default(), request: &request });
         let is_there = || nodes.open().1.unwrap().lookup(ROOT, b"directory").is_ok();
         assert!(!is_there(), "it was not synced");
         log.sync().unwrap();
-        let after = nodes.notes.lock().unwrap().clone();
+        let after = nodes.metadata.lock().unwrap().clone();
         let changed = (0..after.len()).filter(|at| before[*at] != after[*at]).collect::<Vec<_>>();
         for upto in changed[0]..=changed[changed.len() - 1] {
             nodes.put(0, &after);
@@ -431,13 +437,13 @@ mod tests {
         // The other half is not valid before its header is written, whatever it contains.
         journal.begin(&Tree::new(BLOCKS, Caller::default(), Time::default()));
         assert!(!is_there());
-        let half = Log::notes_bytes(SIZE_BYTES) as usize / 2;
-        let heads = [0, half].map(|at| nodes.notes.lock().unwrap()[at + 8]);
+        let half = Log::metadata_bytes(SIZE_BYTES) as usize / 2;
+        let heads = [0, half].map(|at| nodes.metadata.lock().unwrap()[at + 8]);
         let newest = if heads[0] > heads[1] { 0 } else { half };
         nodes.put(newest, &[0; 16]);
         assert!(is_there());
         nodes.put(half - newest, &[0; 16]);
-        let found = nodes.notes.lock().unwrap().clone();
+        let found = nodes.metadata.lock().unwrap().clone();
         assert!(Log::open(Arc::clone(&nodes) as _, SIZE_BYTES, &[found]).is_err(), "it is not new");
     }
 
@@ -448,14 +454,14 @@ mod tests {
         for unique in 0..60_000 {
             let bytes = create(2 * unique, ROOT, &format!("name {}", unique % 5));
             let (request, mut reply) = (Request::parse(&bytes).unwrap(), Vec::new());
-            drop(volume.answering());
-            let _ = crate::fuse::answer_to(&volume, &request, &mut reply);
+            drop(volume.reply_guard());
+            let _ = crate::fuse::handle_request(&volume, &request, &mut reply);
             volume.sync().unwrap();
         }
         let (log, tree) = nodes.open();
         assert!(log.state().generation > 1, "it began anew");
         assert!(tree.unwrap().lookup(ROOT, b"name 4").is_ok());
-        log.begin(&vec![1; Log::notes_bytes(SIZE_BYTES) as usize / 2]);
+        log.begin(&vec![1; Log::metadata_bytes(SIZE_BYTES) as usize / 2]);
         assert_eq!(log.sync(), Err(Errno::NOSPC));
         assert!(nodes.open().1.is_some(), "what was synced is there");
     }
@@ -468,13 +474,13 @@ mod tests {
         let mut make = |name: &str| {
             unique += 2;
             let bytes = mkdir(unique, ROOT, name);
-            drop(volume.answering());
-            crate::fuse::answer_to(&volume, &Request::parse(&bytes).unwrap(), &mut Vec::new()).unwrap();
+            drop(volume.reply_guard());
+            crate::fuse::handle_request(&volume, &Request::parse(&bytes).unwrap(), &mut Vec::new()).unwrap();
         };
         make("before");
         volume.sync().unwrap();
         // Simulates a tree that has become too large.
-        volume.log().unwrap().begin(&vec![1; Log::notes_bytes(SIZE_BYTES) as usize / 2]);
+        volume.log().unwrap().begin(&vec![1; Log::metadata_bytes(SIZE_BYTES) as usize / 2]);
         make("meanwhile");
         let is_there = |name: &str| nodes.open().1.unwrap().lookup(ROOT, name.as_bytes()).is_ok();
         assert!(is_there("before") && !is_there("meanwhile"), "nobody wanted to sync");
@@ -490,7 +496,7 @@ mod tests {
         let volume = nodes.mount();
         let bytes = create(2, ROOT, "name");
         let (request, mut reply) = (Request::parse(&bytes).unwrap(), Vec::new());
-        crate::fuse::answer_to(&volume, &request, &mut reply).unwrap();
+        crate::fuse::handle_request(&volume, &request, &mut reply).unwrap();
         // Without a deadline: the test harness ends a test that hangs.
         while nodes.open().1.unwrap().lookup(ROOT, b"name").is_err() {
             std::thread::sleep(Duration::from_millis(10));
@@ -498,17 +504,17 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_refused_if_no_other_node_has_what_is_damaged() {
+    fn rejects_damage_without_a_valid_copy() {
         let nodes = Nodes::new();
         drop(nodes.mount());
-        let notes = nodes.notes.lock().unwrap().clone();
-        let at = notes.iter().rposition(|byte| *byte != 0).unwrap();
-        nodes.put(at, &[notes[at] ^ 1]);
-        let found = nodes.notes.lock().unwrap().clone();
+        let metadata = nodes.metadata.lock().unwrap().clone();
+        let at = metadata.iter().rposition(|byte| *byte != 0).unwrap();
+        nodes.put(at, &[metadata[at] ^ 1]);
+        let found = nodes.metadata.lock().unwrap().clone();
         let open = |found: &[Vec<u8>]| Log::open(Arc::clone(&nodes) as _, SIZE_BYTES, found);
         assert!(open(std::slice::from_ref(&found)).is_err());
         // The copy of another node is complete.
-        let (_, tree) = open(&[found, notes]).unwrap();
+        let (_, tree) = open(&[found, metadata]).unwrap();
         assert!(tree.unwrap().attributes(ROOT).is_ok());
     }
 }

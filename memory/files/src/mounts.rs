@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_and_names_are_as_they_were() {
+    fn parses_mountinfo_lines_with_escapes() {
         let line = r"36 35 98:0 /mnt1 /a\040b\134c rw,noatime master:1 - cgroup cgroup rw,memory";
         let mounted = parse(line).unwrap();
         assert_eq!(mounted.at, PathBuf::from(r"/a b\c"));

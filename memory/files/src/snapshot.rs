@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! magic, 8 bytes | version, u32 | length of the tree, u64 | tree | checksum, u64
-//! then, for the runs of blocks that were stored, in order, in pieces of at most 256 blocks: bytes | checksum, u64
+//! then, for the runs of blocks that were stored, in order, in segments of at most 256 blocks: bytes | checksum, u64
 //! ```
 //!
 //! Numbers are little-endian. The file is untrusted input: it is rejected if any part is inconsistent.
@@ -47,10 +47,10 @@ pub enum SnapshotError {
 type Result<T, E = SnapshotError> = std::result::Result<T, E>;
 
 /// Splits runs of blocks into chunks.
-fn pieces(runs: Vec<Blocks>) -> impl Iterator<Item = Blocks> {
+fn segments(runs: Vec<Blocks>) -> impl Iterator<Item = Blocks> {
     runs.into_iter().flat_map(|Blocks { start, len }| {
-        (0..len.div_ceil(PIECE_BLOCKS)).map(move |piece| {
-            let from = piece * PIECE_BLOCKS;
+        (0..len.div_ceil(PIECE_BLOCKS)).map(move |segment| {
+            let from = segment * PIECE_BLOCKS;
             Blocks { start: start + from, len: (len - from).min(PIECE_BLOCKS) }
         })
     })
@@ -84,7 +84,7 @@ fn save_to(volume: &Volume, path: &Path) -> Result<()> {
     to.write_all(&(tree.len() as u64).to_le_bytes())?;
     to.write_all(&tree)?;
     to.write_all(&rapidhash_v3(&tree).to_le_bytes())?;
-    for Blocks { start, len } in pieces(runs) {
+    for Blocks { start, len } in segments(runs) {
         let (at, len_bytes) = (start * BLOCK_BYTES, (len * BLOCK_BYTES) as usize);
         let mut bytes = Vec::with_capacity(len_bytes);
         volume.memory().read(at, len_bytes, &mut bytes).map_err(io::Error::from)?;
@@ -122,7 +122,7 @@ pub fn restore_from(mut from: impl Read, memory: &dyn Memory, blocks: u64) -> Re
         return Err(SnapshotError::Damaged("its tree has an impossible length"));
     }
     let tree = Tree::from_image(&checked(&mut from, len_bytes)?, blocks)?;
-    for Blocks { start, len } in pieces(tree.stored_blocks()) {
+    for Blocks { start, len } in segments(tree.stored_blocks()) {
         let bytes = checked(&mut from, len * BLOCK_BYTES)?;
         memory.write(start * BLOCK_BYTES, &bytes).map_err(io::Error::from)?;
     }

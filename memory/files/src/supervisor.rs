@@ -20,13 +20,15 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use thiserror::Error;
 
-use crate::fuse::{MountError, MountOptions, ask_again, create_volume_mount, detach, detach_ours, unmount};
+use crate::fuse::{
+    MountError, MountOptions, create_volume_mount, detach, detach_own, request_resend, unmount,
+};
 
 /// Maximum number of consecutive workers that exit before they serve.
 const ATTEMPTS_MAX: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum length in bytes of a line of status that a worker sends.
-const SAID_BYTES_MAX: u64 = 64 << 10;
+const LINE_BYTES_MAX: u64 = 64 << 10;
 /// Prefix of a worker's line before it serves; the text after it names what the worker waits for.
 const WAITS: &str = "waits: ";
 /// Reported as the reason for waiting after a worker has exited.
@@ -86,15 +88,15 @@ pub enum SupervisorError {
 /// A mounted file system and the process that serves it. Dropping it unmounts the directory.
 pub struct Supervisor {
     dir: PathBuf,
-    said: String,
+    ready_line: String,
     thread: Option<JoinHandle<Result<(), SupervisorError>>>,
-    stage: Arc<Mutex<Stage>>,
-    present: Arc<Present>,
+    state: Arc<Mutex<MountState>>,
+    current: Arc<CurrentWorker>,
 }
 
 /// Progress of a mount.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum MountState {
     /// No worker has served yet: the directory shows its original contents.
     Unattached,
     Attached,
@@ -117,38 +119,38 @@ impl Supervisor {
     ) -> Result<Self, SupervisorError> {
         let mount = create_volume_mount(dir, options)?;
         let (device, dir) = (mount.device()?, mount.dir().to_owned());
-        let stage = Arc::new(Mutex::new(Stage::Unattached));
-        let present = Arc::new(Present::default());
+        let state = Arc::new(Mutex::new(MountState::Unattached));
+        let current = Arc::new(CurrentWorker::default());
         let mut mounted = Self {
             dir: dir.clone(),
-            said: String::new(),
+            ready_line: String::new(),
             thread: None,
-            stage: Arc::clone(&stage),
-            present: Arc::clone(&present),
+            state: Arc::clone(&state),
+            current: Arc::clone(&current),
         };
-        let state = State::create()?;
+        let files = State::create()?;
         let (sender, receiver) = mpsc::sync_channel(1);
         let run = move || {
-            let numbers = [&state[0], &state[1], &state[2]].map(AsRawFd::as_raw_fd);
-            let ended = serve_by_workers(&device, || Some(worker(&dir, numbers)), &sender, &present);
-            let before = std::mem::replace(&mut *lock(&stage), Stage::Ended);
-            if ended.is_err() && before == Stage::Attached {
+            let numbers = [&files[0], &files[1], &files[2]].map(AsRawFd::as_raw_fd);
+            let ended = serve_by_workers(&device, || Some(worker(&dir, numbers)), &sender, &current);
+            let before = std::mem::replace(&mut *lock(&state), MountState::Ended);
+            if ended.is_err() && before == MountState::Attached {
                 // Open files return errors then. The file system may already be unmounted.
-                let _ = detach_ours(&dir);
+                let _ = detach_own(&dir);
             }
             ended
         };
         mounted.thread = Some(std::thread::Builder::new().name("mount-watch".into()).spawn(run)?);
         match receiver.recv() {
-            Ok(said) => mounted.said = said,
+            Ok(ready_line) => mounted.ready_line = ready_line,
             Err(_) => mounted.wait()?,
         }
-        let mut stage = lock(&mounted.stage);
-        if *stage == Stage::Unattached {
+        let mut state = lock(&mounted.state);
+        if *state == MountState::Unattached {
             mount.attach()?;
-            *stage = Stage::Attached;
+            *state = MountState::Attached;
         }
-        drop(stage);
+        drop(state);
         Ok(mounted)
     }
 
@@ -158,8 +160,8 @@ impl Supervisor {
     }
 
     /// Returns the status line of the first worker.
-    pub fn said(&self) -> &str {
-        &self.said
+    pub fn ready_line(&self) -> &str {
+        &self.ready_line
     }
 
     /// Returns whether it is mounted; `false` after `umount`.
@@ -169,7 +171,7 @@ impl Supervisor {
 
     /// Returns what programs wait for, if no worker serves at present.
     pub fn waits_for(&self) -> Option<String> {
-        self.present.waits_for()
+        self.current.waits_for()
     }
 
     /// Unmounts the file system.
@@ -200,21 +202,21 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        if self.is_serving() && *lock(&self.stage) == Stage::Attached {
+        if self.is_serving() && *lock(&self.state) == MountState::Attached {
             // Files in use are served until this process exits.
             let _ = self.detach();
         }
     }
 }
 
-fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
+fn lock(state: &Mutex<MountState>) -> MutexGuard<'_, MountState> {
     // After a panic the value is a valid stage.
-    stage.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The current worker, and the means to make it the last one.
 #[derive(Default)]
-pub struct Present {
+pub struct CurrentWorker {
     serving: Mutex<Serving>,
     /// Maximum time until a worker serves.
     patience: Option<Duration>,
@@ -229,7 +231,7 @@ struct Serving {
     waits_for: Option<String>,
 }
 
-impl Present {
+impl CurrentWorker {
     /// Limits the time until a worker serves. A worker that exceeds it is killed and is the last one.
     pub fn with_patience(patience: Duration) -> Self {
         Self { patience: Some(patience), ..Self::default() }
@@ -277,7 +279,7 @@ pub fn serve_by_workers(
     device: &OwnedFd,
     mut command: impl FnMut() -> Option<Command>,
     first: &mpsc::SyncSender<String>,
-    present: &Present,
+    worker: &CurrentWorker,
 ) -> Result<(), SupervisorError> {
     let mut failed = 0;
     let mut last = None;
@@ -285,30 +287,30 @@ pub fn serve_by_workers(
         let Some(command) = command() else {
             return last.map_or(Ok(()), |ended| Err(SupervisorError::Last(ended)));
         };
-        let Some((mut child, supervisor)) = present.start(command, device)? else { return Ok(()) };
-        let (said, heard) = hear(&supervisor, |waits_for| {
+        let Some((mut child, supervisor)) = worker.start(command, device)? else { return Ok(()) };
+        let (ready_line, received) = read_lines(&supervisor, |waits_for| {
             // Waiting for an external condition is not a failure of the worker.
             failed = 0;
-            present.lock().waits_for = Some(waits_for);
+            worker.lock().waits_for = Some(waits_for);
         });
-        if heard.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        if received.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             // The child is not reaped: it may wait for a request that only a worker would serve.
-            present.end();
+            worker.end();
             return Err(SupervisorError::Late);
         }
-        if heard.is_ok() && said.ends_with('\n') {
+        if received.is_ok() && ready_line.ends_with('\n') {
             failed = 0;
-            present.lock().waits_for = None;
+            worker.lock().waits_for = None;
             // Only the first line is received.
-            let _ = first.try_send(said.trim_end().to_owned());
+            let _ = first.try_send(ready_line.trim_end().to_owned());
         }
         // Blocks in the kernel without polling.
         let ended = child.wait()?;
-        present.lock().waits_for = Some(REPLACED.to_owned());
-        if last.is_some() || !said.is_empty() {
+        worker.lock().waits_for = Some(REPLACED.to_owned());
+        if last.is_some() || !ready_line.is_empty() {
             // A program whose request was read by the exited worker, and is not resent, could not be killed. The next
             // worker reports an error if the kernel cannot resend.
-            let _ = ask_again(device);
+            let _ = request_resend(device);
         }
         match ended.code() {
             Some(0) => return Ok(()),
@@ -330,14 +332,14 @@ pub fn serve_by_workers(
 }
 
 /// Reads lines of a worker until it serves or exits. Returns the last line.
-fn hear(supervisor: &UnixStream, mut waits: impl FnMut(String)) -> (String, io::Result<()>) {
+fn read_lines(supervisor: &UnixStream, mut waits: impl FnMut(String)) -> (String, io::Result<()>) {
     let mut lines = BufReader::new(supervisor);
     loop {
-        let mut said = String::new();
-        let heard = lines.by_ref().take(SAID_BYTES_MAX).read_line(&mut said);
-        match said.strip_prefix(WAITS).filter(|_| heard.is_ok()) {
+        let mut ready_line = String::new();
+        let received = lines.by_ref().take(LINE_BYTES_MAX).read_line(&mut ready_line);
+        match ready_line.strip_prefix(WAITS).filter(|_| received.is_ok()) {
             Some(waits_for) => waits(waits_for.trim_end().to_owned()),
-            None => return (said, heard.map(drop)),
+            None => return (ready_line, received.map(drop)),
         }
     }
 }
@@ -364,7 +366,7 @@ impl Worker {
     ///
     /// # Errors
     /// Returns an error if they are closed.
-    pub fn of_standard_streams() -> io::Result<Self> {
+    pub fn from_standard_streams() -> io::Result<Self> {
         let device = io::stdin().as_fd().try_clone_to_owned()?;
         let supervisor = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
         Ok(Self { device, supervisor })
@@ -378,10 +380,10 @@ impl Worker {
     ///
     /// # Errors
     /// Returns an error if the line cannot be sent or poll(2) fails.
-    pub fn waits(&self, waits_for: &str, dir: &Path, pause: Duration) -> io::Result<bool> {
+    pub fn report_wait(&self, waits_for: &str, dir: &Path, pause: Duration) -> io::Result<bool> {
         let mut supervisor = &self.supervisor;
         if let Err(error) = writeln!(supervisor, "{WAITS}{}", waits_for.replace('\n', "; ")) {
-            detach_ours(dir)?;
+            detach_own(dir)?;
             return Err(error);
         }
         // Errors and hang-ups are reported for every event mask.
@@ -391,7 +393,7 @@ impl Worker {
         poll(&mut ends, Some(&timeout))?;
         let [is_unmounted, is_alone] = ends.map(|end| !end.revents().is_empty());
         if is_alone {
-            detach_ours(dir)?;
+            detach_own(dir)?;
         }
         Ok(!is_unmounted && !is_alone)
     }
@@ -401,14 +403,14 @@ impl Worker {
     ///
     /// # Errors
     /// Returns an error if the supervisor has exited or no thread can be started.
-    pub fn serves(&self, line: &str, dir: PathBuf) -> io::Result<()> {
+    pub fn report_ready(&self, line: &str, dir: PathBuf) -> io::Result<()> {
         let mut supervisor = self.supervisor.try_clone()?;
         writeln!(supervisor, "{line}")?;
         std::thread::Builder::new().name("mount-supervisor".into()).spawn(move || {
             // The supervisor sends no data: the read returns when it exits.
             let _ = supervisor.read(&mut [0]);
             tracing::error!("the supervisor of {} is gone: it is taken off", dir.display());
-            if let Err(error) = detach_ours(&dir) {
+            if let Err(error) = detach_own(&dir) {
                 tracing::error!("cannot take it off: {error}; try: umount {}", dir.display());
             }
         })?;
@@ -429,44 +431,44 @@ mod tests {
     use super::*;
 
     /// Runs shell scripts as workers, one after another.
-    fn serve(scripts: &[&str], present: &Present) -> (Result<(), SupervisorError>, Option<String>) {
+    fn serve(scripts: &[&str], worker: &CurrentWorker) -> (Result<(), SupervisorError>, Option<String>) {
         let device = File::open("/dev/null").unwrap().into();
-        let (first, said) = mpsc::sync_channel(1);
+        let (first, ready_line) = mpsc::sync_channel(1);
         let mut scripts = scripts.iter();
         let command = || {
             let mut command = Command::new("sh");
             command.args(["-c", scripts.next()?]);
             Some(command)
         };
-        let ended = serve_by_workers(&device, command, &first, present);
-        (ended, said.try_recv().ok())
+        let ended = serve_by_workers(&device, command, &first, worker);
+        (ended, ready_line.try_recv().ok())
     }
 
     #[test]
     fn starts_the_next_worker_after_a_kill_until_one_completes() {
-        let present = Present::default();
-        let (ended, said) = serve(&["echo one; kill -9 $$", "echo two", "echo three"], &present);
-        assert!(ended.is_ok() && said.as_deref() == Some("one"), "{ended:?} {said:?}");
-        let (ended, said) = serve(&["kill -9 $$", "echo two; exit 4", "echo three"], &present);
-        assert!(matches!(ended, Err(SupervisorError::Worker(4))) && said.as_deref() == Some("two"));
-        let (ended, _) = serve(&["echo one; kill -9 $$"], &present);
+        let worker = CurrentWorker::default();
+        let (ended, ready_line) = serve(&["echo one; kill -9 $$", "echo two", "echo three"], &worker);
+        assert!(ended.is_ok() && ready_line.as_deref() == Some("one"), "{ended:?} {ready_line:?}");
+        let (ended, ready_line) = serve(&["kill -9 $$", "echo two; exit 4", "echo three"], &worker);
+        assert!(matches!(ended, Err(SupervisorError::Worker(4))) && ready_line.as_deref() == Some("two"));
+        let (ended, _) = serve(&["echo one; kill -9 $$"], &worker);
         assert!(matches!(ended, Err(SupervisorError::Last(_))), "{ended:?}");
     }
 
     #[test]
     fn kills_a_worker_that_is_not_ready_in_time_and_starts_no_other() {
-        let present = Present::with_patience(Duration::from_millis(20));
-        let (ended, said) = serve(&["exec sleep 600", "echo two"], &present);
-        assert!(matches!(ended, Err(SupervisorError::Late)) && said.is_none(), "{ended:?}");
-        let (ended, said) = serve(&["echo one"], &present);
-        assert!(ended.is_ok() && said.is_none(), "none is started any more: {ended:?}");
+        let worker = CurrentWorker::with_patience(Duration::from_millis(20));
+        let (ended, ready_line) = serve(&["exec sleep 600", "echo two"], &worker);
+        assert!(matches!(ended, Err(SupervisorError::Late)) && ready_line.is_none(), "{ended:?}");
+        let (ended, ready_line) = serve(&["echo one"], &worker);
+        assert!(ended.is_ok() && ready_line.is_none(), "none is started any more: {ended:?}");
     }
 
     #[test]
-    fn the_last_worker_is_followed_by_none() {
-        let present = Arc::new(Present::default());
-        let (first, said) = mpsc::sync_channel(1);
-        let ending = Arc::clone(&present);
+    fn starts_no_worker_after_the_last() {
+        let current = Arc::new(CurrentWorker::default());
+        let (first, ready_line) = mpsc::sync_channel(1);
+        let ending = Arc::clone(&current);
         let serving = std::thread::spawn(move || {
             let device = File::open("/dev/null").unwrap().into();
             let command = || {
@@ -476,8 +478,8 @@ mod tests {
             };
             serve_by_workers(&device, command, &first, &ending)
         });
-        assert_eq!(said.recv().unwrap(), "served");
-        present.end();
+        assert_eq!(ready_line.recv().unwrap(), "served");
+        current.end();
         serving.join().unwrap().unwrap();
     }
 }

@@ -8,15 +8,15 @@ use farcall_memory::{IoError, RemoteMemory};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::fuse::{Request, ask};
-use crate::journal::{Journal, Record, Wish};
+use crate::fuse::{Request, execute};
+use crate::journal::{Journal, PendingChange, Record};
 use crate::log::Log;
 use crate::tree::{Allocate, Attributes, Load, Result, Store, Time, Tree};
 
 /// Number of locks for the data of files. Files that share a lock sometimes wait for each other.
 const LOCKS: usize = 128;
 /// Interval between two checks whether this process holds the volume again.
-const HELD_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+const EXCLUSIVE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Storage of blocks.
 pub trait Memory: Send + Sync {
@@ -35,7 +35,7 @@ pub trait Memory: Send + Sync {
 
     /// Returns the time for which this process is certain to hold the memory, so that no other client changes it;
     /// `None` if it is not certain to hold it.
-    fn held_for(&self) -> Option<Duration> {
+    fn exclusive_for(&self) -> Option<Duration> {
         Some(Duration::MAX)
     }
 
@@ -54,8 +54,8 @@ impl<M: Memory + ?Sized> Memory for std::sync::Arc<M> {
         (**self).write(at, bytes)
     }
 
-    fn held_for(&self) -> Option<Duration> {
-        (**self).held_for()
+    fn exclusive_for(&self) -> Option<Duration> {
+        (**self).exclusive_for()
     }
 
     fn is_lost(&self) -> bool {
@@ -72,8 +72,8 @@ impl Memory for RemoteMemory {
         Self::write(self, at, bytes).map_err(|error| errno(at, error))
     }
 
-    fn held_for(&self) -> Option<Duration> {
-        Self::held_for(self)
+    fn exclusive_for(&self) -> Option<Duration> {
+        Self::exclusive_for(self)
     }
 
     fn is_lost(&self) -> bool {
@@ -106,7 +106,7 @@ pub struct Volume {
     era: u16,
     is_restarted: bool,
     /// Held shared from the begin of a request until its reply is sent.
-    answering: RwLock<()>,
+    reply_guard: RwLock<()>,
     last_plan: AtomicU64,
 }
 
@@ -121,13 +121,13 @@ impl Volume {
             log: None,
             era: 0,
             is_restarted: false,
-            answering: RwLock::new(()),
+            reply_guard: RwLock::new(()),
             last_plan: AtomicU64::new(0),
         }
     }
 
     /// Creates a volume with a journal, from which another process can resume if it can resume the memory.
-    pub fn kept(tree: Tree, memory: Box<dyn Memory>, mut journal: Journal) -> Self {
+    pub fn with_journal(tree: Tree, memory: Box<dyn Memory>, mut journal: Journal) -> Self {
         journal.begin(&tree);
         let (log, era, is_restarted) = (journal.log().cloned(), journal.era(), journal.is_restarted());
         Self { journal: Some(Mutex::new(journal)), log, era, is_restarted, ..Self::new(tree, memory) }
@@ -144,11 +144,11 @@ impl Volume {
 
     /// Waits until this process is certain to hold the volume, and returns the time for which it is; `None` if it has
     /// lost the volume for good. Data read before is valid: no other client held the volume in the meantime.
-    pub(crate) fn wait_until_held(&self) -> Option<Duration> {
+    pub(crate) fn wait_until_exclusive(&self) -> Option<Duration> {
         loop {
-            match self.memory.held_for() {
+            match self.memory.exclusive_for() {
                 None if self.memory.is_lost() => return None,
-                None => std::thread::sleep(HELD_CHECK_INTERVAL),
+                None => std::thread::sleep(EXCLUSIVE_CHECK_INTERVAL),
                 valid => return valid,
             }
         }
@@ -179,49 +179,49 @@ impl Volume {
         self.journal.as_ref().map(|journal| journal.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn note(&self, _tree: &MutexGuard<'_, Tree>, record: &Record<'_>) {
+    fn record(&self, _tree: &MutexGuard<'_, Tree>, record: &Record<'_>) {
         if let Some(mut journal) = self.journal() {
             journal.add(record);
         }
     }
 
     /// Called at the begin of a request. The returned guard must be held until the reply is sent.
-    pub(crate) fn answering(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn reply_guard(&self) -> RwLockReadGuard<'_, ()> {
         if self.journal().is_some_and(|journal| journal.is_long()) {
             // Exclusive: all requests in the journal have been answered then.
-            let _alone = self.answering.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.reply_guard.write().unwrap_or_else(PoisonError::into_inner);
             let tree = self.tree();
             if let Some(mut journal) = self.journal().filter(|journal| journal.is_long()) {
                 journal.begin(&tree);
             }
         }
-        self.answering.read().unwrap_or_else(PoisonError::into_inner)
+        self.reply_guard.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Executes a request on the tree alone.
-    pub(crate) fn ask(&self, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn execute(&self, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
         let (mut tree, now) = (self.tree(), now());
-        let outcome = ask(&mut tree, request, now, reply);
+        let outcome = execute(&mut tree, request, now, reply);
         if !request.is_lookup_of_nothing(reply) {
-            self.note(&tree, &Record::Asked { now, request: request.bytes });
+            self.record(&tree, &Record::Executed { now, request: request.bytes });
         }
         outcome
     }
 
     /// Like [`Volume::ask`], for requests that may free blocks for other files.
-    pub(crate) fn ask_alone(&self, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
-        self.alone(request.node, || self.ask(request, reply))
+    pub(crate) fn execute_exclusively(&self, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
+        self.exclusively(request.node, || self.execute(request, reply))
     }
 
     /// Appends the reply of the previous process to a resent request, if it had executed it.
-    pub(crate) fn earlier(&self, unique: u64, reply: &mut Vec<u8>) -> Option<Result<()>> {
-        self.journal()?.earlier(unique, reply)
+    pub(crate) fn earlier_reply(&self, unique: u64, reply: &mut Vec<u8>) -> Option<Result<()>> {
+        self.journal()?.earlier_reply(unique, reply)
     }
 
     pub(crate) fn accessed(&self, tree: &mut MutexGuard<'_, Tree>, ino: u64) {
         let now = now();
         if tree.accessed(ino, now) {
-            self.note(tree, &Record::Accessed { ino, now });
+            self.record(tree, &Record::Accessed { ino, now });
         }
     }
 
@@ -236,7 +236,7 @@ impl Volume {
     }
 
     /// Calls `work` with exclusive access to the data of a file.
-    fn alone<T>(&self, ino: u64, work: impl FnOnce() -> T) -> T {
+    fn exclusively<T>(&self, ino: u64, work: impl FnOnce() -> T) -> T {
         let _guard = self.lock(ino).write().unwrap_or_else(PoisonError::into_inner);
         work()
     }
@@ -267,7 +267,7 @@ impl Volume {
     /// Returns `ENOSPC`, `EFBIG` or `EIO`. The length of the file is unchanged then, and each overwritten byte has its
     /// old or its new value.
     pub fn write(&self, ino: u64, offset: u64, bytes: &[u8]) -> Result<Attributes> {
-        self.store(Wish::Write { ino, offset, len_bytes: bytes.len() }, bytes)
+        self.store(PendingChange::Write { ino, offset, len_bytes: bytes.len() }, bytes)
     }
 
     /// Changes the length of a file.
@@ -275,7 +275,7 @@ impl Volume {
     /// # Errors
     /// Returns the errors of [`Volume::write`].
     pub fn resize(&self, ino: u64, len_bytes: u64) -> Result<Attributes> {
-        self.store(Wish::Resize { ino, len_bytes }, &[])
+        self.store(PendingChange::Resize { ino, len_bytes }, &[])
     }
 
     /// Removes the privileges of a file that a write ends. Returns whether it had any.
@@ -283,7 +283,7 @@ impl Volume {
         let (mut tree, now) = (self.tree(), now());
         let has_changed = tree.drop_privileges(ino, set_ids, now);
         if has_changed {
-            self.note(&tree, &Record::PrivilegesDropped { ino, set_ids, now });
+            self.record(&tree, &Record::PrivilegesDropped { ino, set_ids, now });
         }
         has_changed
     }
@@ -296,33 +296,33 @@ impl Volume {
         how: Allocate,
         keep_size: bool,
     ) -> Result<Attributes> {
-        self.store(Wish::Allocate { ino, offset, len_bytes, how, keep_size }, &[])
+        self.store(PendingChange::Allocate { ino, offset, len_bytes, how, keep_size }, &[])
     }
 
     /// Handles the kernel's release of references to an inode. The file may be removed, and its blocks reused.
     pub(crate) fn forget(&self, ino: u64, lookups: u64) {
-        self.alone(ino, || {
+        self.exclusively(ino, || {
             let mut tree = self.tree();
             tree.forget(ino, lookups);
-            self.note(&tree, &Record::Forgot { ino, lookups });
+            self.record(&tree, &Record::Forgotten { ino, lookups });
         });
     }
 
-    fn store(&self, wish: Wish, bytes: &[u8]) -> Result<Attributes> {
-        self.alone(wish.ino(), || {
+    fn store(&self, change: PendingChange, bytes: &[u8]) -> Result<Attributes> {
+        self.exclusively(change.ino(), || {
             let number = self.last_plan.fetch_add(1, Ordering::Relaxed);
             let plan = {
                 let mut tree = self.tree();
-                let plan = wish.plan(&mut tree);
-                self.note(&tree, &Record::Planned { number, wish });
+                let plan = change.plan(&mut tree);
+                self.record(&tree, &Record::Planned { number, change });
                 plan?
             };
-            let known = if plan.must_be_known() { self.sync() } else { Ok(()) };
+            let synced = if plan.must_sync_first() { self.sync() } else { Ok(()) };
             let mut stores = plan.stores.iter();
-            let stored = known.and_then(|()| stores.try_for_each(|store| self.store_one(store, bytes)));
+            let stored = synced.and_then(|()| stores.try_for_each(|store| self.store_one(store, bytes)));
             let (mut tree, now, is_stored) = (self.tree(), now(), stored.is_ok());
             let finished = tree.finish_write(plan, is_stored, now);
-            self.note(&tree, &Record::Finished { number, is_stored, now });
+            self.record(&tree, &Record::Finished { number, is_stored, now });
             stored.and(finished)
         })
     }

@@ -127,7 +127,7 @@ impl Program {
 }
 
 #[test]
-fn a_file_is_a_plain_vector_whatever_is_done_to_it() {
+fn matches_a_plain_vector_for_every_file_operation() {
     let seed = std::env::var("FARCALL_SEED").map_or(3, |seed| seed.parse().unwrap());
     println!("seed {seed}");
     let Some(mounted) = Mounted::new("fsx") else { return };

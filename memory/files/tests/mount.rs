@@ -22,7 +22,7 @@ fn open(path: &Path) -> File {
 }
 
 #[test]
-fn files_directories_and_links_are_what_programs_made() {
+fn preserves_files_directories_and_links() {
     let Some(mounted) = Mounted::new("names") else { return };
     let path = |name| mounted.path(name);
     fs::create_dir_all(path("a/b")).unwrap();
@@ -197,7 +197,7 @@ fn ends_readdir_while_every_name_it_reads_is_renamed() {
 }
 
 #[test]
-fn a_snapshot_holds_all_of_it() {
+fn restores_everything_from_a_snapshot() {
     let Some(mounted) = Mounted::new("snapshot") else { return };
     fs::create_dir(mounted.path("dir")).unwrap();
     fs::write(mounted.path("dir/file"), [9; 100_000]).unwrap();
@@ -220,7 +220,7 @@ fn a_snapshot_holds_all_of_it() {
 
 /// Tests the use by an independent program: a git repository with its history, verified by its checksums.
 #[test]
-fn a_repository_is_cloned_and_sound() {
+fn clones_a_repository() {
     let Some(mounted) = Mounted::new("git") else { return };
     let git = |arguments: &[&str]| {
         let output = Command::new("git").current_dir(&mounted.dir).args(arguments).output();

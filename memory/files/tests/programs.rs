@@ -21,7 +21,7 @@ fn run(mounted: &Mounted, program: &str, arguments: &[&str]) -> Option<Output> {
 }
 
 #[test]
-fn a_database_is_whole() {
+fn keeps_a_database_consistent() {
     let Some(mounted) = Mounted::new("sqlite") else { return };
     // A write-ahead log is mapped; a rollback journal is created, truncated and removed repeatedly.
     for mode in ["wal", "delete", "truncate"] {
@@ -33,10 +33,10 @@ fn a_database_is_whole() {
              BEGIN; DELETE FROM t; ROLLBACK; PRAGMA integrity_check; SELECT count(*) FROM t;"
         );
         let file = format!("{mode}.db");
-        let Some(said) = run(&mounted, "sqlite3", &[&file, &script]) else { break };
-        let text = String::from_utf8_lossy(&said.stdout);
+        let Some(ready_line) = run(&mounted, "sqlite3", &[&file, &script]) else { break };
+        let text = String::from_utf8_lossy(&ready_line.stdout);
         // 5,000 minus a third, plus 5,000.
-        assert!(said.status.success() && text.ends_with("ok\n8334\n"), "{mode}: {said:?}");
+        assert!(ready_line.status.success() && text.ends_with("ok\n8334\n"), "{mode}: {ready_line:?}");
         let again =
             run(&mounted, "sqlite3", &[&file, "PRAGMA integrity_check; SELECT count(*) FROM t;"]).unwrap();
         assert_eq!(String::from_utf8_lossy(&again.stdout), "ok\n8334\n", "{mode}: {again:?}");
@@ -45,7 +45,7 @@ fn a_database_is_whole() {
 }
 
 #[test]
-fn what_fio_has_written_it_finds() {
+fn verifies_data_written_by_fio() {
     let Some(mounted) = Mounted::new("fio") else { return };
     let every = ["--size=8M", "--verify=crc32c", "--verify_fatal=1", "--randseed=5", "--allrandrepeat=1"];
     let jobs = [
@@ -62,8 +62,8 @@ fn what_fio_has_written_it_finds() {
         &["--name=mapped", "--rw=randwrite", "--bs=4k", "--ioengine=mmap"],
     ];
     for job in jobs {
-        let Some(said) = run(&mounted, "fio", &[job, &every[..]].concat()) else { break };
-        assert!(said.status.success(), "{job:?}: {said:?}");
+        let Some(ready_line) = run(&mounted, "fio", &[job, &every[..]].concat()) else { break };
+        assert!(ready_line.status.success(), "{job:?}: {ready_line:?}");
     }
     mounted.unmount();
 }

@@ -121,7 +121,7 @@ impl World {
     fn run(&mut self, step: &Step) {
         match *step {
             Step::Make { name } => {
-                let made = self.tree.make(ROOT, NAMES[name], REGULAR | 0o644, 0, Caller::default(), NOW);
+                let made = self.tree.create(ROOT, NAMES[name], REGULAR | 0o644, 0, Caller::default(), NOW);
                 assert_eq!(made.is_ok(), !self.names.contains_key(&name));
                 if let Ok(made) = made {
                     self.names.insert(name, made.ino);
@@ -194,7 +194,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn files_hold_what_was_written_to_them_or_zeros(steps in prop::collection::vec(step(), 1..40)) {
+    fn reads_written_bytes_or_zeros(steps in prop::collection::vec(step(), 1..40)) {
         let mut world = World::new();
         for step in &steps {
             world.run(step);
@@ -204,10 +204,10 @@ proptest! {
 }
 
 #[test]
-fn directories_stay_a_tree() {
+fn keeps_directories_a_tree() {
     let mut tree = Tree::new(BLOCKS, Caller::default(), NOW);
     let make = |tree: &mut Tree, parent, name: &[u8]| {
-        tree.make(parent, name, DIRECTORY | 0o755, 0, Caller::default(), NOW).unwrap().ino
+        tree.create(parent, name, DIRECTORY | 0o755, 0, Caller::default(), NOW).unwrap().ino
     };
     let upper = make(&mut tree, ROOT, b"upper");
     let lower = make(&mut tree, upper, b"lower");
@@ -221,18 +221,18 @@ fn directories_stay_a_tree() {
     // While open, it exists without a name, and no inode can be created in it.
     tree.open(upper).unwrap();
     tree.rmdir(ROOT, b"upper", NOW).unwrap();
-    let made = tree.make(upper, b"late", REGULAR, 0, Caller::default(), NOW);
+    let made = tree.create(upper, b"late", REGULAR, 0, Caller::default(), NOW);
     assert_eq!(made, Err(rustix::io::Errno::NOENT));
     tree.close(upper);
     assert_eq!(tree.attributes(upper), Err(rustix::io::Errno::NOENT));
 }
 
 #[test]
-fn a_reader_of_a_directory_sees_every_name_once_while_others_go() {
+fn reads_every_name_once_while_others_are_removed() {
     let mut tree = Tree::new(BLOCKS * 100, Caller::default(), NOW);
     for number in 0..100 {
         let name = format!("{number}");
-        tree.make(ROOT, name.as_bytes(), REGULAR, 0, Caller::default(), NOW).unwrap();
+        tree.create(ROOT, name.as_bytes(), REGULAR, 0, Caller::default(), NOW).unwrap();
     }
     let (mut position, mut seen) = (0, Vec::new());
     loop {
@@ -276,7 +276,7 @@ fn scan(tree: &mut Tree, mut then: impl FnMut(&mut Tree, &[u8])) -> Vec<Vec<u8>>
 fn ends_a_scan_whatever_happens_to_the_names_it_has_read() {
     let mut tree = Tree::new(BLOCKS * 100, Caller::default(), NOW);
     let make = |tree: &mut Tree, name: &[u8], kind| {
-        tree.make(ROOT, name, kind, 0, Caller::default(), NOW).unwrap().ino
+        tree.create(ROOT, name, kind, 0, Caller::default(), NOW).unwrap().ino
     };
     for number in 0..50 {
         make(&mut tree, format!("{number}").as_bytes(), REGULAR);
@@ -310,14 +310,14 @@ fn ends_a_scan_whatever_happens_to_the_names_it_has_read() {
 fn reads_a_name_once_while_it_is_renamed_or_replaced() {
     let mut tree = Tree::new(BLOCKS, Caller::default(), NOW);
     for name in NAMES {
-        tree.make(ROOT, name, REGULAR, 0, Caller::default(), NOW).unwrap();
+        tree.create(ROOT, name, REGULAR, 0, Caller::default(), NOW).unwrap();
     }
     let mut has_begun = false;
     let seen = scan(&mut tree, |tree, _| {
         if !std::mem::replace(&mut has_begun, true) {
             // The scan has read only `a`. `c` is renamed, and `d` is replaced by another file.
             tree.rename((ROOT, b"c"), (ROOT, b"moved"), Exchange::Replace, NOW).unwrap();
-            tree.make(ROOT, b"new", REGULAR, 0, Caller::default(), NOW).unwrap();
+            tree.create(ROOT, b"new", REGULAR, 0, Caller::default(), NOW).unwrap();
             tree.rename((ROOT, b"new"), (ROOT, b"d"), Exchange::Replace, NOW).unwrap();
         }
     });
@@ -326,7 +326,7 @@ fn reads_a_name_once_while_it_is_renamed_or_replaced() {
 
 proptest! {
     #[test]
-    fn damaged_images_are_refused_or_are_trees(
+    fn rejects_damaged_images_or_reads_valid_trees(
         steps in prop::collection::vec(step(), 1..20),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {

@@ -1,6 +1,6 @@
 //! Configuration of a session.
 
-use farcall_link::{PairConfig, SGES_MAX, TOGETHER_MAX};
+use farcall_link::{QpSizes, SGES_MAX, TOGETHER_MAX};
 use farcall_verbs::{Access, Error};
 
 use crate::merging::{Combining, Limits, WorkLimits};
@@ -73,8 +73,8 @@ impl Config {
     }
 
     /// Returns the sizes of a queue pair, on a device with `elements` scatter/gather elements per work request.
-    pub(crate) fn pair(&self, elements: u32) -> PairConfig {
-        PairConfig {
+    pub(crate) fn pair(&self, elements: u32) -> QpSizes {
+        QpSizes {
             send_depth: self.send_depth,
             recv_depth: 1,
             sges_max: elements.clamp(1, SGES_MAX as u32),

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_grant_keeps_its_number() {
+    fn keeps_the_number_of_each_grant() {
         let grants = Grants::new();
         assert!(grants.get(0).is_none() && grants.get(u32::MAX).is_none());
         let grant = |rkey| RemoteRegion { addr: 0, len_bytes: 1, rkey };

@@ -25,10 +25,10 @@
 //!
 //! # A one-sided request
 //!
-//! The threads that handle a request, from [`Session::submit`] to [`Handler::done`]:
+//! The threads that handle a request, from [`Session::submit`] to [`Handler::on_completion`]:
 //!
-//! 1. **Submit.** A thread enqueues its request in a lock-free queue (`Arrivals`). If no thread holds the combiner
-//!    role, it takes the role. Otherwise it returns at once, and the combiner dequeues the request.
+//! 1. **Submit.** A thread enqueues its request in a lock-free queue (`CombiningQueue`). If no thread holds the
+//!    combiner role, it takes the role. Otherwise it returns at once, and the combiner dequeues the request.
 //! 2. **Plan.** The combiner dequeues all messages. The merge queue holds back requests that overlap a range in flight
 //!    or an earlier waiting request, merges requests that are adjacent in remote memory, and admits work requests while
 //!    the window has room. The result is a batch for a queue pair to which no other thread posts. The combiner releases
@@ -55,24 +55,25 @@
 //! # Failures
 //!
 //! A work request that fails ends its queue pair, and with it the session. Its requests complete with
-//! [`Failure::Failed`], others in flight with [`Failure::Unknown`], and waiting ones with [`Failure::NotPosted`]. Only
-//! the last are certain to have changed nothing. A WRITE that failed, or whose outcome is unknown, may still change
-//! its range later, because a packet may be delayed. This ends only when the peer closes its queue pairs. The range
-//! must therefore not be used until the peer has called [`Target::close`] and [`Target::is_quiesced`] has returned
-//! true; then a new session may be opened. For the same reason, requests are not retried automatically.
+//! [`TransferFailure::Failed`], others in flight with [`TransferFailure::Unknown`], and waiting ones with
+//! [`TransferFailure::NotPosted`]. Only the last are certain to have changed nothing. A WRITE that failed, or whose
+//! outcome is unknown, may still change its range later, because a packet may be delayed. This ends only when the peer
+//! closes its queue pairs. The range must therefore not be used until the peer has called [`Target::close`] and
+//! [`Target::is_quiesced`] has returned true; then a new session may be opened. For the same reason, requests are not
+//! retried automatically.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};
-//! use farcall_io::{Config, Done, Handler, Poller, PollerConfig, Request, Target, Window};
+//! use farcall_io::{Config, TransferCompletion, Handler, Poller, PollerConfig, Request, Target, Window};
 //! use farcall_link::{Nic, Region};
 //! use farcall_softnic::SoftNic;
 //! use farcall_verbs::{Access, Endpoint, Nanos};
 //!
-//! struct Tell(mpsc::Sender<Done<&'static str>>);
-//! impl Handler for Tell {
+//! struct CompletionSender(mpsc::Sender<TransferCompletion<&'static str>>);
+//! impl Handler for CompletionSender {
 //!     type Context = &'static str;
-//!     fn done(&self, done: Done<&'static str>) {
-//!         let _ = self.0.send(done);
+//!     fn on_completion(&self, completion: TransferCompletion<&'static str>) {
+//!         let _ = self.0.send(completion);
 //!     }
 //! }
 //!
@@ -83,33 +84,33 @@
 //! let memory = Arc::new(Region::alloc(&*nic.pd, 1 << 20, access)?);
 //! let mut target = Target::new(&nic, memory, config.connections)?;
 //! let mut poller = Poller::new(&nic, PollerConfig::default())?;
-//! let (tell, told) = mpsc::channel();
-//! let session = poller.open(config, Window::PAPER, Tell(tell))?;
+//! let (sender, receiver) = mpsc::channel();
+//! let session = poller.open(config, Window::PAPER, CompletionSender(sender))?;
 //! target.connect(&session.infos())?;
 //! session.connect(&target.infos(), &[target.grant()])?;
 //!
 //! session.submit(Request::write(4096, b"remote memory".to_vec(), "write")).unwrap();
 //! session.submit(Request::read(4096, vec![0; 6], "read")).unwrap();
-//! let mut over = Vec::new();
-//! while over.len() < 2 {
+//! let mut completed = Vec::new();
+//! while completed.len() < 2 {
 //!     poller.progress(Nanos(0));
-//!     over.extend(told.try_iter());
+//!     completed.extend(receiver.try_iter());
 //! }
-//! assert!(over.iter().all(|done| done.result.is_ok()));
-//! assert_eq!(over.pop().unwrap().buffer.into_owned().unwrap(), b"remote");
+//! assert!(completed.iter().all(|completion| completion.result.is_ok()));
+//! assert_eq!(completed.pop().unwrap().buffer.into_owned().unwrap(), b"remote");
 //! # Ok::<(), farcall_verbs::Error>(())
 //! ```
 
-mod arrivals;
+mod buffer_pool;
+mod combining_queue;
 mod config;
 mod grants;
-mod line;
 mod merging;
-mod pieces;
-mod planner;
 mod poller;
+mod post_scheduler;
 mod request;
 mod session;
+mod session_qp;
 mod sync;
 mod target;
 mod window;
@@ -117,7 +118,10 @@ mod window;
 pub use config::Config;
 pub use merging::{Combining, Counts, Direction};
 pub use poller::{PollCounts, Poller, PollerConfig};
-pub use request::{Attached, Buffer, Done, Failure, Handler, Refusal, Refused, Request, SessionEnd, Slice};
+pub use request::{
+    Attached, Buffer, Handler, Refusal, Request, SessionEnd, Slice, SubmitError, TransferCompletion,
+    TransferFailure,
+};
 pub use session::Session;
 pub use target::Target;
 pub use window::{Admission, Window};

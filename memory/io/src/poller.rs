@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use farcall_link::Nic;
 use farcall_stats::Block;
 use farcall_verbs::{
-    CompChannel, CqInitAttr, Endpoint, Error, Nanos, Next, Notify, RawCq, Result, WaitSet, Wc,
+    CompChannel, CqInitAttr, Endpoint, Error, Nanos, Notify, Progress, RawCq, Result, WaitSet, Wc,
 };
 
 use crate::request::Entry;
 use crate::session::{Shared, lock};
-use crate::{Admission, Config, Done, Handler, Session};
+use crate::{Admission, Config, Handler, Session, TransferCompletion};
 
 /// A completion queue. Only its poller polls it; the sessions keep it alive until their queue pairs are destroyed.
 pub(crate) type SharedCq = Arc<Mutex<Box<dyn RawCq>>>;
@@ -70,7 +70,7 @@ pub struct Poller<H: Handler> {
     channel: Arc<dyn CompChannel>,
     wcs: Vec<Wc>,
     entries: Vec<Entry<H::Context>>,
-    done: Vec<Done<H::Context>>,
+    completed: Vec<TransferCompletion<H::Context>>,
     counters: Block<Counters>,
     /// Whether polling the completion queue has failed. No completion can be reported any more.
     is_broken: bool,
@@ -94,7 +94,7 @@ impl<H: Handler> Poller<H> {
             channel,
             wcs: vec![Wc::default(); config.max_poll_wc.max(1)],
             entries: Vec::new(),
-            done: Vec::new(),
+            completed: Vec::new(),
             counters: Block::new("remio poller", 0),
             is_broken: false,
         })
@@ -112,7 +112,7 @@ impl<H: Handler> Poller<H> {
         admission: impl Admission + 'static,
         handler: H,
     ) -> Result<Session<H>> {
-        let of = |lines: usize, depth: u32| lines as u64 * u64::from(depth);
+        let of = |qps: usize, depth: u32| qps as u64 * u64::from(depth);
         let taken = self.sessions.iter().map(|session| session.completions()).sum::<u64>();
         let wanted = taken + of(config.connections, config.send_depth);
         if wanted > u64::from(self.config.completions) {
@@ -133,15 +133,15 @@ impl<H: Handler> Poller<H> {
         self.pairs.clear();
         for (session, shared) in self.sessions.iter().enumerate() {
             let pairs = shared.pair_numbers().enumerate();
-            self.pairs.extend(pairs.map(|(line, qp_num)| (qp_num, session, line)));
+            self.pairs.extend(pairs.map(|(qp_index, qp_num)| (qp_num, session, qp_index)));
         }
         self.pairs.sort_unstable();
     }
 
     /// Releases sessions that have ended and have nothing in flight any more.
-    fn forget_over(&mut self) {
-        if self.sessions.iter().any(|session| session.is_over()) {
-            self.sessions.retain(|session| !session.is_over());
+    fn remove_ended_sessions(&mut self) {
+        if self.sessions.iter().any(|session| session.has_ended()) {
+            self.sessions.retain(|session| !session.has_ended());
             self.index();
         }
     }
@@ -163,26 +163,26 @@ impl<H: Handler> Poller<H> {
     }
 
     /// Completes the requests of the first `count` completions, and lets their sessions post requests that waited.
-    fn end_requests(&mut self, count: usize) {
-        let Self { sessions, pairs, wcs, entries, done, .. } = self;
+    fn handle_completions(&mut self, count: usize) {
+        let Self { sessions, pairs, wcs, entries, completed, .. } = self;
         let mut at = 0;
         while at < count {
-            let Some(first) = find(pairs, wcs[at].qp_num) else {
+            let Some(first) = find_qp(pairs, wcs[at].qp_num) else {
                 at += 1;
                 continue;
             };
             // Consecutive completions of one session are handled together, so that it plans once for all of them.
             let session = &sessions[first.0];
-            let mut turn = None;
+            let mut combiner = None;
             while at < count
-                && let Some((of, line)) = find(pairs, wcs[at].qp_num)
+                && let Some((of, qp_index)) = find_qp(pairs, wcs[at].qp_num)
                 && of == first.0
             {
-                turn = session.complete(line, &wcs[at], entries, done).or(turn);
+                combiner = session.complete(qp_index, &wcs[at], entries, completed).or(combiner);
                 at += 1;
             }
-            session.run(turn);
-            session.call_back(done);
+            session.schedule(combiner);
+            session.notify_handler(completed);
         }
     }
 }
@@ -191,18 +191,18 @@ impl<H: Handler> Poller<H> {
 impl<H: Handler> Drop for Poller<H> {
     fn drop(&mut self) {
         self.sessions.iter().for_each(|session| session.fail("its poller was dropped"));
-        while self.progress(Nanos(0)) == Next::Again {}
+        while self.progress(Nanos(0)) == Progress::Again {}
     }
 }
 
 /// Returns the index of the session and of the queue pair with this number.
-fn find(pairs: &[(u32, usize, usize)], qp_num: u32) -> Option<(usize, usize)> {
+fn find_qp(pairs: &[(u32, usize, usize)], qp_num: u32) -> Option<(usize, usize)> {
     let at = pairs.binary_search_by_key(&qp_num, |pair| pair.0).ok()?;
     Some((pairs[at].1, pairs[at].2))
 }
 
 impl<H: Handler> Endpoint for Poller<H> {
-    fn progress(&mut self, _now: Nanos) -> Next {
+    fn progress(&mut self, _now: Nanos) -> Progress {
         self.counters.polls.increment();
         let polled = lock(&self.cq).poll(&mut self.wcs);
         let count = match polled {
@@ -211,17 +211,17 @@ impl<H: Handler> Endpoint for Poller<H> {
                 if !std::mem::replace(&mut self.is_broken, true) {
                     self.sessions.iter().for_each(|session| session.fail(&error.to_string()));
                 }
-                return Next::IDLE;
+                return Progress::IDLE;
             }
         };
         if count == 0 {
             self.counters.empty_polls.increment();
-            self.forget_over();
-            return Next::IDLE;
+            self.remove_ended_sessions();
+            return Progress::IDLE;
         }
         self.counters.completions.add(count as u64);
-        self.end_requests(count);
-        Next::Again
+        self.handle_completions(count);
+        Progress::Again
     }
 
     fn arm(&mut self) -> Result<()> {

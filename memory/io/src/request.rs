@@ -134,13 +134,13 @@ impl<C> Request<C> {
 
 /// A request that has completed.
 #[derive(Debug)]
-pub struct Done<C> {
+pub struct TransferCompletion<C> {
     /// Context of the request.
     pub context: C,
     /// Buffer of the request. After a failed read, its contents are unspecified.
     pub buffer: Buffer,
     /// `Ok` if all bytes were read or written.
-    pub result: Result<(), Failure>,
+    pub result: Result<(), TransferFailure>,
 }
 
 /// Callback for completed requests. The thread that detects the completion calls it without holding a lock, so it may
@@ -150,13 +150,13 @@ pub trait Handler: Send + Sync + 'static {
     type Context: Send + 'static;
 
     /// Called when a request has completed: once for each accepted request, unless its poller is dropped or fails.
-    fn done(&self, done: Done<Self::Context>);
+    fn on_completion(&self, completion: TransferCompletion<Self::Context>);
 }
 
 /// Reason why an accepted request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum TransferFailure {
     /// The work request of this request failed. A WRITE may have changed a part of its range.
     #[error("the work request failed: {0}; make a new session")]
     Failed(WcStatus),
@@ -246,7 +246,7 @@ pub enum Refusal {
 
 /// A request that was not accepted, with the reason.
 #[derive(Debug)]
-pub struct Refused<C> {
+pub struct SubmitError<C> {
     /// The unchanged request.
     pub request: Request<C>,
     /// The reason.
@@ -310,7 +310,7 @@ impl Local {
 }
 
 impl<C> Entry<C> {
-    pub fn done(self, result: Result<(), Failure>) -> Done<C> {
-        Done { context: self.context, buffer: self.local.into_buffer(), result }
+    pub fn complete(self, result: Result<(), TransferFailure>) -> TransferCompletion<C> {
+        TransferCompletion { context: self.context, buffer: self.local.into_buffer(), result }
     }
 }

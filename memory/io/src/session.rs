@@ -7,16 +7,16 @@ use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Connection, Nic, Region, RemoteRegion, Transport};
 use farcall_verbs::{Access, Error, Wc};
 
-use crate::arrivals::{Arrivals, Turn};
+use crate::combining_queue::{CombinerGuard, CombiningQueue};
 use crate::grants::Grants;
-use crate::line::{EndedWork, Line, Outcome};
 use crate::merging::{MergeQueue, Span, Work};
-use crate::planner::{Batch, Message, Planner};
 use crate::poller::SharedCq;
+use crate::post_scheduler::{Batch, Message, PostScheduler};
 use crate::request::{AttachedRegion, Entry, Local};
+use crate::session_qp::{CompletedWork, SessionQp, WorkStatus};
 use crate::{
-    Admission, Attached, Config, Counts, Direction, Done, Failure, Handler, Refusal, Refused, Request,
-    SessionEnd,
+    Admission, Attached, Config, Counts, Direction, Handler, Refusal, Request, SessionEnd, SubmitError,
+    TransferCompletion, TransferFailure,
 };
 
 /// Maximum number of batches that a thread posts before it returns, as long as work requests are in flight: the poller
@@ -32,10 +32,10 @@ pub(crate) struct Shared<H: Handler> {
     config: Config,
     /// Number of the session in this process.
     serial: u64,
-    arrivals: Arrivals<Message<H::Context>>,
+    messages: CombiningQueue<Message<H::Context>>,
     /// Locked by the holder of the combiner role, and to read the counters. Hence the lock is rarely contended.
-    planner: Mutex<Planner<H::Context>>,
-    lines: Box<[Mutex<Line<H::Context>>]>,
+    scheduler: Mutex<PostScheduler<H::Context>>,
+    qps: Box<[Mutex<SessionQp<H::Context>>]>,
     // Declared after the queue pairs, which must be dropped first.
     _cq: SharedCq,
     pool: Arc<Region>,
@@ -48,7 +48,7 @@ pub(crate) struct Shared<H: Handler> {
 }
 
 /// The combiner role of a session.
-pub(crate) type SessionTurn<'a, H> = Turn<'a, Message<<H as Handler>::Context>>;
+pub(crate) type SessionCombiner<'a, H> = CombinerGuard<'a, Message<<H as Handler>::Context>>;
 
 /// Locks `mutex`, even after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -67,23 +67,23 @@ impl<H: Handler> Shared<H> {
         static SESSIONS: AtomicU64 = AtomicU64::new(0);
         config.check()?;
         let pool = Arc::new(Region::alloc(&*nic.pd, config.pool_bytes, Access::LOCAL_WRITE)?);
-        let line = |index| {
+        let qp = |index| {
             let connection =
                 Connection::new(nic, Transport::Rc, &**lock(cq), config.pair(nic.attr.max_sge), None)?;
-            Ok(Mutex::new(Line::new(index, connection, &pool, config.send_depth)))
+            Ok(Mutex::new(SessionQp::new(index, connection, &pool, config.send_depth)))
         };
-        let lines = (0..config.connections).map(line).collect::<Result<Box<[_]>, Error>>()?;
+        let qps = (0..config.connections).map(qp).collect::<Result<Box<[_]>, Error>>()?;
         let queue = MergeQueue::new(config.limits(nic.attr.max_sge), admission, config.pool_bytes);
         // One message per request, per work request that has ended, per queue pair, and one for the end of the session.
-        let messages = config.outstanding + lines.len() * (config.send_depth as usize + 1) + 1;
+        let messages = config.outstanding + qps.len() * (config.send_depth as usize + 1) + 1;
         Ok(Self {
             nic: nic.clone(),
             config,
             serial: SESSIONS.fetch_add(1, Ordering::Relaxed),
-            arrivals: Arrivals::new(messages),
+            messages: CombiningQueue::new(messages),
             // One slot of each send queue is reserved for the drain marker.
-            planner: Mutex::new(Planner::new(queue, lines.len(), config.send_depth - 1)),
-            lines,
+            scheduler: Mutex::new(PostScheduler::new(queue, qps.len(), config.send_depth - 1)),
+            qps,
             _cq: Arc::clone(cq),
             pool,
             grants: Grants::new(),
@@ -94,21 +94,21 @@ impl<H: Handler> Shared<H> {
         })
     }
 
-    fn submit(&self, request: Request<H::Context>) -> Result<(), Refused<H::Context>> {
-        let span = match self.admit(&request) {
+    fn submit(&self, request: Request<H::Context>) -> Result<(), SubmitError<H::Context>> {
+        let span = match self.validate(&request) {
             Ok(span) => span,
-            Err(why) => return Err(Refused { request, why }),
+            Err(why) => return Err(SubmitError { request, why }),
         };
         let Request { direction, buffer, context, .. } = request;
         let len_bytes = buffer.len_bytes();
         let local = Local::of(buffer, self.config.register_from_bytes);
         let entry = Entry { len_bytes, local, context };
-        self.run(self.arrivals.leave(Message::Asked { direction, span, entry }));
+        self.schedule(self.messages.enqueue(Message::Submitted { direction, span, entry }));
         Ok(())
     }
 
     /// Checks a request, and counts it as outstanding. Returns its range of remote memory.
-    fn admit(&self, request: &Request<H::Context>) -> Result<Span, Refusal> {
+    fn validate(&self, request: &Request<H::Context>) -> Result<Span, Refusal> {
         self.is_connected.get().ok_or(Refusal::NotConnected)?;
         if let Some(end) = self.end.get() {
             return Err(Refusal::Ended(end.clone()));
@@ -144,73 +144,74 @@ impl<H: Handler> Shared<H> {
     }
 
     /// Plans and posts while this thread holds the combiner role and there is something to post.
-    pub fn run<'a>(&'a self, mut turn: Option<SessionTurn<'a, H>>) {
+    pub fn schedule<'a>(&'a self, mut combiner: Option<SessionCombiner<'a, H>>) {
         let mut posted = 0;
-        while let Some(batch) = self.plan(turn.take(), posted) {
-            turn = self.post(batch);
+        while let Some(batch) = self.plan(combiner.take(), posted) {
+            combiner = self.post(batch);
             posted += 1;
         }
     }
 
     /// Dequeues messages, selects the next batch to post, and releases the combiner role. `posted` is the number of
     /// batches that this thread has already posted.
-    fn plan(&self, turn: Option<SessionTurn<'_, H>>, posted: usize) -> Option<Batch<H::Context>> {
-        let mut turn = turn?;
-        let (mut batch, mut over) = (None, Vec::new());
+    fn plan(&self, combiner: Option<SessionCombiner<'_, H>>, posted: usize) -> Option<Batch<H::Context>> {
+        let mut combiner = combiner?;
+        let (mut batch, mut unposted) = (None, Vec::new());
         loop {
-            let mut planner = lock(&self.planner);
-            turn.take(|message| planner.accept(message));
+            let mut scheduler = lock(&self.scheduler);
+            combiner.dequeue_all(|message| scheduler.handle(message));
             if self.end.get().is_some() {
-                planner.take_waiting(&mut over);
-            } else if batch.is_none() && (posted < BATCHES_AT_ONCE || !planner.is_under_way()) {
+                scheduler.take_waiting(&mut unposted);
+            } else if batch.is_none() && (posted < BATCHES_AT_ONCE || !scheduler.has_work_in_flight()) {
                 // If this thread has posted its share, the poller plans again when the work requests in flight end.
-                batch = planner.next();
+                batch = scheduler.next_batch();
             }
-            drop(planner);
-            match turn.give_back() {
+            drop(scheduler);
+            match combiner.release() {
                 None => break,
-                Some(more) => turn = more,
+                Some(more) => combiner = more,
             }
         }
-        self.over_unposted(over);
+        self.fail_unposted(unposted);
         batch
     }
 
     /// Posts a batch, and enqueues a message that its queue pair is free. Returns the combiner role if that message or
     /// another one obtained it.
-    fn post(&self, mut batch: Batch<H::Context>) -> Option<SessionTurn<'_, H>> {
-        let mut turn = None;
+    fn post(&self, mut batch: Batch<H::Context>) -> Option<SessionCombiner<'_, H>> {
+        let mut combiner = None;
         if let Err(failure) = self.prepare(&mut batch) {
             // Only memory that is registered for its request can fail here, and such a request is alone in its batch.
-            let done = batch.entries.drain(..).map(|entry| entry.done(Err(failure.clone())));
-            self.call_back(&mut done.collect());
+            let completed = batch.entries.drain(..).map(|entry| entry.complete(Err(failure.clone())));
+            self.notify_handler(&mut completed.collect());
         } else {
-            let mut line = lock(&self.lines[batch.line]);
+            let mut qp = lock(&self.qps[batch.qp_index]);
             // Read under the lock of the queue pair. `end` sets the reason before it locks and closes the queue pairs,
             // so a batch that is posted here is flushed by that close.
             let refused = match self.end.get() {
                 Some(_) => None,
-                None => line.post(&mut batch, &self.grants).err(),
+                None => qp.post(&mut batch, &self.grants).err(),
             };
-            drop(line);
+            drop(qp);
             let ended = refused.is_some_and(|why| self.end(SessionEnd::PostRefused(why.to_string())));
-            self.over_unposted(std::mem::take(&mut batch.entries));
-            turn = ended.then(|| self.arrivals.leave(Message::Look)).flatten();
+            self.fail_unposted(std::mem::take(&mut batch.entries));
+            combiner = ended.then(|| self.messages.enqueue(Message::Recheck)).flatten();
         }
         // The work requests that remain were not posted.
         for work in std::mem::take(&mut batch.doorbell.work) {
-            turn = self.arrivals.leave(Message::Ended { line: batch.line, work }).or(turn);
+            combiner =
+                self.messages.enqueue(Message::WorkEnded { qp_index: batch.qp_index, work }).or(combiner);
         }
-        self.arrivals.leave(Message::Free(batch)).or(turn)
+        self.messages.enqueue(Message::QpFree(batch)).or(combiner)
     }
 
     /// Copies the data of writes into the pool, and registers memory that is used in place.
     ///
     /// # Errors
     /// If memory cannot be registered.
-    fn prepare(&self, batch: &mut Batch<H::Context>) -> Result<(), Failure> {
+    fn prepare(&self, batch: &mut Batch<H::Context>) -> Result<(), TransferFailure> {
         for work in &batch.doorbell.work {
-            let mut offset = work.piece.offset;
+            let mut offset = work.pool_slice.offset;
             for entry in &mut batch.entries[work.members.clone()] {
                 match &mut entry.local {
                     Local::Pool(bytes) => {
@@ -219,7 +220,7 @@ impl<H: Handler> Shared<H> {
                         }
                         offset += entry.len_bytes;
                     }
-                    // `admit` refuses reads into shared memory.
+                    // `validate` refuses reads into shared memory.
                     Local::Shared(bytes) => {
                         self.pool.copy_in(offset, bytes);
                         offset += entry.len_bytes;
@@ -231,7 +232,10 @@ impl<H: Handler> Shared<H> {
                             Err((why, bytes)) => {
                                 let len_bytes = bytes.len();
                                 entry.local = Local::ToRegister(bytes);
-                                return Err(Failure::NotRegistered { len_bytes, why: why.to_string() });
+                                return Err(TransferFailure::NotRegistered {
+                                    len_bytes,
+                                    why: why.to_string(),
+                                });
                             }
                         };
                     }
@@ -243,37 +247,38 @@ impl<H: Handler> Shared<H> {
     }
 
     /// Completes requests that were never posted, if the session has ended.
-    fn over_unposted(&self, entries: Vec<Entry<H::Context>>) {
+    fn fail_unposted(&self, entries: Vec<Entry<H::Context>>) {
         if let Some(end) = self.end.get() {
-            let done = entries.into_iter().map(|entry| entry.done(Err(Failure::NotPosted(end.clone()))));
-            self.call_back(&mut done.collect());
+            let completed =
+                entries.into_iter().map(|entry| entry.complete(Err(TransferFailure::NotPosted(end.clone()))));
+            self.notify_handler(&mut completed.collect());
         }
     }
 
-    /// Handles a completion of the queue pair with index `at`. Appends the requests that it completes to `done`, and
-    /// returns the combiner role if this thread obtained it. `entries` is a reused buffer, which is empty before and
-    /// after the call.
+    /// Handles a completion of the queue pair with index `at`. Appends the requests that it completes to `completed`,
+    /// and returns the combiner role if this thread obtained it. `entries` is a reused buffer, which is empty before
+    /// and after the call.
     pub fn complete(
         &self,
         at: usize,
         wc: &Wc,
         entries: &mut Vec<Entry<H::Context>>,
-        done: &mut Vec<Done<H::Context>>,
-    ) -> Option<SessionTurn<'_, H>> {
-        let EndedWork { work, outcome } = lock(&self.lines[at]).complete(wc, entries)?;
+        completed: &mut Vec<TransferCompletion<H::Context>>,
+    ) -> Option<SessionCombiner<'_, H>> {
+        let CompletedWork { work, outcome } = lock(&self.qps[at]).complete(wc, entries)?;
         let (qp_num, status) = (wc.qp_num, wc.status);
-        let ended = outcome != Outcome::Done && self.end(SessionEnd::PairFailed { qp_num, status });
-        let turn = ended.then(|| self.arrivals.leave(Message::Look)).flatten();
+        let ended = outcome != WorkStatus::Success && self.end(SessionEnd::PairFailed { qp_num, status });
+        let combiner = ended.then(|| self.messages.enqueue(Message::Recheck)).flatten();
         let result = match (outcome, self.end.get()) {
-            (Outcome::Flushed, Some(end)) => Err(Failure::Unknown(end.clone())),
-            (Outcome::Done, _) => {
+            (WorkStatus::Flushed, Some(end)) => Err(TransferFailure::Unknown(end.clone())),
+            (WorkStatus::Success, _) => {
                 self.copy_out(&work, entries);
                 Ok(())
             }
-            _ => Err(Failure::Failed(status)),
+            _ => Err(TransferFailure::Failed(status)),
         };
-        done.extend(entries.drain(..).map(|entry| entry.done(result.clone())));
-        self.arrivals.leave(Message::Ended { line: at, work }).or(turn)
+        completed.extend(entries.drain(..).map(|entry| entry.complete(result.clone())));
+        self.messages.enqueue(Message::WorkEnded { qp_index: at, work }).or(combiner)
     }
 
     /// Copies the data of reads out of the pool.
@@ -281,7 +286,7 @@ impl<H: Handler> Shared<H> {
         if work.direction == Direction::Write {
             return;
         }
-        let mut offset = work.piece.offset;
+        let mut offset = work.pool_slice.offset;
         for entry in entries {
             if let Local::Pool(bytes) = &mut entry.local {
                 self.pool.copy_out(offset, bytes);
@@ -291,17 +296,17 @@ impl<H: Handler> Shared<H> {
     }
 
     /// Calls the handler for completed requests.
-    pub fn call_back(&self, done: &mut Vec<Done<H::Context>>) {
-        self.outstanding.fetch_sub(done.len(), Ordering::Relaxed);
-        done.drain(..).for_each(|done| self.handler.done(done));
+    pub fn notify_handler(&self, completed: &mut Vec<TransferCompletion<H::Context>>) {
+        self.outstanding.fetch_sub(completed.len(), Ordering::Relaxed);
+        completed.drain(..).for_each(|completed| self.handler.on_completion(completed));
     }
 
     /// Ends the session, unless it has ended: every queue pair enters the error state, and the work requests in flight
-    /// are flushed. Returns whether this call ended the session; the caller must then enqueue a [`Message::Look`].
+    /// are flushed. Returns whether this call ended the session; the caller must then enqueue a [`Message::Recheck`].
     fn end(&self, why: SessionEnd) -> bool {
         let ended = self.end.set(why).is_ok();
         if ended {
-            self.lines.iter().for_each(|line| lock(line).connection.close());
+            self.qps.iter().for_each(|qp| lock(qp).connection.close());
         }
         ended
     }
@@ -309,32 +314,32 @@ impl<H: Handler> Shared<H> {
     /// Ends the session on request of the user.
     fn close(&self) {
         if self.end(SessionEnd::Closed) {
-            self.run(self.arrivals.leave(Message::Look));
+            self.schedule(self.messages.enqueue(Message::Recheck));
         }
     }
 
     /// Ends the session because its completion queue is not polled any more.
     pub fn fail(&self, why: &str) {
         if self.end(SessionEnd::PollFailed(why.to_owned())) {
-            self.run(self.arrivals.leave(Message::Look));
+            self.schedule(self.messages.enqueue(Message::Recheck));
         }
     }
 
     /// Returns the maximum number of its completions in the completion queue.
     pub fn completions(&self) -> u64 {
-        self.lines.len() as u64 * u64::from(self.config.send_depth)
+        self.qps.len() as u64 * u64::from(self.config.send_depth)
     }
 
     /// Returns the numbers of its queue pairs, in their order.
     pub fn pair_numbers(&self) -> impl Iterator<Item = u32> {
-        self.lines.iter().map(|line| lock(line).connection.qp_num())
+        self.qps.iter().map(|qp| lock(qp).connection.qp_num())
     }
 
     /// Returns whether the session has ended and has nothing in flight.
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.end.get().is_some()
             && self.outstanding.load(Ordering::Relaxed) == 0
-            && self.lines.iter().all(|line| lock(line).connection.is_drained())
+            && self.qps.iter().all(|qp| lock(qp).connection.is_drained())
     }
 }
 
@@ -368,7 +373,7 @@ impl<H: Handler> Session<H> {
     /// Returns the information that the peer needs to connect, one element per queue pair.
     pub fn infos(&self) -> Vec<QpInfo> {
         let shared = self.shared();
-        shared.lines.iter().map(|line| lock(line).connection.info(&shared.nic)).collect()
+        shared.qps.iter().map(|qp| lock(qp).connection.info(&shared.nic)).collect()
     }
 
     /// Connects to the peer's queue pairs, which must have the same number and order as those of this session. Requests
@@ -380,12 +385,12 @@ impl<H: Handler> Session<H> {
     pub fn connect(&self, peer: &[QpInfo], grants: &[RemoteRegion]) -> Result<(), Error> {
         const OP: &str = "connect session";
         let shared = self.shared();
-        if peer.len() != shared.lines.len() {
-            let what = format!("{} queue pairs of the peer; ours are {}", peer.len(), shared.lines.len());
+        if peer.len() != shared.qps.len() {
+            let what = format!("{} queue pairs of the peer; ours are {}", peer.len(), shared.qps.len());
             return Err(Error::invalid(OP, what));
         }
-        for (line, info) in shared.lines.iter().zip(peer) {
-            lock(line).connection.connect(&shared.nic, info)?;
+        for (qp, info) in shared.qps.iter().zip(peer) {
+            lock(qp).connection.connect(&shared.nic, info)?;
         }
         shared
             .is_connected
@@ -408,7 +413,7 @@ impl<H: Handler> Session<H> {
     /// the region until it has ended.
     pub fn attach(&self, region: Arc<Region>) -> Attached {
         let shared = self.shared();
-        let ids = shared.lines.iter().map(|line| lock(line).connection.attach(Arc::clone(&region))).collect();
+        let ids = shared.qps.iter().map(|qp| lock(qp).connection.attach(Arc::clone(&region))).collect();
         Attached(Arc::new(AttachedRegion { region, session: shared.serial, ids }))
     }
 
@@ -418,12 +423,12 @@ impl<H: Handler> Session<H> {
     ///
     /// # Errors
     /// If the session is full or has ended, or the request is invalid. The error returns the request.
-    pub fn submit(&self, request: Request<H::Context>) -> Result<(), Box<Refused<H::Context>>> {
+    pub fn submit(&self, request: Request<H::Context>) -> Result<(), Box<SubmitError<H::Context>>> {
         self.shared().submit(request).map_err(Box::new)
     }
 
-    /// Ends the session: nothing more is posted, and requests in flight complete with [`Failure::Unknown`]. Their
-    /// handlers are called only if the poller continues to run.
+    /// Ends the session: nothing more is posted, and requests in flight complete with [`TransferFailure::Unknown`].
+    /// Their handlers are called only if the poller continues to run.
     pub fn close(&self) {
         self.shared().close();
     }
@@ -435,6 +440,6 @@ impl<H: Handler> Session<H> {
 
     /// Returns the counters.
     pub fn counts(&self) -> Counts {
-        lock(&self.shared().planner).counts()
+        lock(&self.shared().scheduler).counts()
     }
 }

@@ -1,4 +1,5 @@
-//! Atomics of [`Arrivals`](crate::arrivals::Arrivals): those of the standard library, or of loom in model checks.
+//! Atomics of [`CombiningQueue`](crate::combining_queue::CombiningQueue): those of the standard library, or of loom in
+//! model checks.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic;

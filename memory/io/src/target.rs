@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::QpInfo;
-use farcall_link::{Connection, Nic, PairConfig, Region, RemoteRegion, Transport};
+use farcall_link::{Connection, Nic, QpSizes, Region, RemoteRegion, Transport};
 use farcall_verbs::{Access, CqInitAttr, Error, RawCq, Result, Wc};
 
 /// Memory granted to one peer. No code of this side needs to run while the peer reads and writes.
@@ -36,7 +36,7 @@ impl Target {
     /// Like [`Target::new`].
     pub fn without_memory(nic: &Nic, connections: usize) -> Result<Self> {
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 2 * connections as u32 + 2, channel: None })?;
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 2,
             recv_depth: 1,
             sges_max: 1,

@@ -7,47 +7,47 @@ use std::time::Duration;
 
 use farcall_io::*;
 use farcall_link::{Entropy, Nic, Region};
-use farcall_sim::{Config as WorldConfig, Faults, Host, TaskId, Waiting, World};
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_sim::{Config as WorldConfig, Faults, Host, TaskId, WaitStrategy, World};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 use support::*;
 
 const REQUESTS: usize = 300;
 
 /// A program that submits random requests and checks their results.
 struct Client {
-    poller: Poller<Told>,
-    session: Session<Told>,
-    told: Told,
+    poller: Poller<CompletionLog>,
+    session: Session<CompletionLog>,
+    completions: CompletionLog,
     load: Load,
     taken: usize,
-    over: usize,
+    completed: usize,
     failed: usize,
 }
 
 impl Client {
     fn is_finished(&self) -> bool {
-        self.over == self.taken && (self.load.count() >= REQUESTS || self.session.ended().is_some())
+        self.completed == self.taken && (self.load.count() >= REQUESTS || self.session.ended().is_some())
     }
 }
 
 impl Endpoint for Client {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let next = self.poller.progress(now);
-        for done in self.told.take() {
-            self.failed += usize::from(self.load.check(done).is_err());
-            self.over += 1;
+        for completion in self.completions.take() {
+            self.failed += usize::from(self.load.check(completion).is_err());
+            self.completed += 1;
         }
         let mut submitted = false;
         while self.load.count() < REQUESTS
             && self.session.ended().is_none()
-            && self.taken - self.over < SMALL.outstanding
+            && self.taken - self.completed < SMALL.outstanding
             // With nothing in flight, no event would wake this task.
-            && (self.taken == self.over || self.load.chance(60))
+            && (self.taken == self.completed || self.load.chance(60))
         {
             self.taken += usize::from(self.session.submit(self.load.request()).is_ok());
             submitted = true;
         }
-        if submitted || next == Next::Again { Next::Again } else { Next::IDLE }
+        if submitted || next == Progress::Again { Progress::Again } else { Progress::IDLE }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -86,29 +86,30 @@ fn run(seed: u64) -> Run {
     let memory = granted(&its);
     let mut target = Target::new(&its, memory.clone(), config.connections).unwrap();
     let mut poller = Poller::new(&own, PollerConfig::default()).unwrap();
-    let told = Told::default();
-    let session = poller.open(config, window(8 << 10 << (seed % 4)), told.clone()).unwrap();
+    let completions = CompletionLog::default();
+    let session = poller.open(config, window(8 << 10 << (seed % 4)), completions.clone()).unwrap();
     target.connect(&session.infos()).unwrap();
     session.connect(&target.infos(), &[target.grant()]).unwrap();
     let load = Load::new(seed, &own, &session, 0, SPAN);
-    let client = Client { poller, session, told, load, taken: 0, over: 0, failed: 0 };
-    let waiting = if seed % 5 < 2 { Waiting::Event } else { Waiting::Poll };
+    let client = Client { poller, session, completions, load, taken: 0, completed: 0, failed: 0 };
+    let waiting = if seed % 5 < 2 { WaitStrategy::Event } else { WaitStrategy::Poll };
     let task = world.spawn(&host, waiting, client);
     Run { world, task, target: Some(target), memory, peer }
 }
 
 impl Run {
     fn client(&self) -> &Client {
-        self.world.look(self.task).unwrap()
+        self.world.inspect(self.task).unwrap()
     }
 
     /// Runs the world until `is_done` returns true.
     fn until(&mut self, is_done: impl Fn(&Client) -> bool) {
         let task = self.task;
-        let done =
-            self.world.run_while_not(Duration::from_secs(1_000), |world| is_done(world.look(task).unwrap()));
+        let is_reached = self
+            .world
+            .run_while_not(Duration::from_secs(1_000), |world| is_done(world.inspect(task).unwrap()));
         let client = self.client();
-        assert!(done, "{} of {} requests are over", client.over, client.taken);
+        assert!(is_reached, "{} of {} requests are over", client.completed, client.taken);
     }
 }
 
@@ -119,13 +120,13 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn every_byte_is_right_over_a_bad_network() {
+fn transfers_correct_bytes_over_a_faulty_network() {
     for seed in seeds(40) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = run(seed);
         run.until(Client::is_finished);
         let client = run.client();
-        assert_eq!((client.failed, client.taken, client.over), (0, REQUESTS, REQUESTS));
+        assert_eq!((client.failed, client.taken, client.completed), (0, REQUESTS, REQUESTS));
         client.load.check_memory(&run.memory);
     }
 }
@@ -148,17 +149,17 @@ fn completes_requests_without_wrong_bytes_when_a_peer_crashes() {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = run(seed);
         let dies_at = REQUESTS * (1 + seed as usize % 8) / 10;
-        run.until(|client| client.over >= dies_at);
+        run.until(|client| client.completed >= dies_at);
         match seed % 3 {
             // The peer loses power, its program exits, or the network path is cut.
             0 => run.world.crash(run.peer.id()),
             1 => run.target = None,
-            _ => run.world.part(farcall_sim::NodeId(0), run.peer.id()),
+            _ => run.world.partition(farcall_sim::NodeId(0), run.peer.id()),
         }
         run.until(Client::is_finished);
         let client = run.client();
-        assert!(client.session.ended().is_some() && client.failed > 0 && client.over == client.taken);
+        assert!(client.session.ended().is_some() && client.failed > 0 && client.completed == client.taken);
         run.until(|client| client.poller.sessions() == 0);
-        assert!(run.client().told.take().is_empty(), "a request was told of twice");
+        assert!(run.client().completions.take().is_empty(), "a request was told of twice");
     }
 }

@@ -45,13 +45,13 @@ farcall_stats::counters! {
 }
 
 /// The counter blocks of one thread.
-pub struct OfThread {
+pub struct ThreadCounters {
     transfers: Block<Transfers>,
     reads: Block<Times>,
     writes: Block<Times>,
 }
 
-impl OfThread {
+impl ThreadCounters {
     pub fn new(number: usize) -> Self {
         Self {
             transfers: Block::new(&format!("{TRANSFERS} {number}"), 0),
@@ -77,7 +77,7 @@ impl OfThread {
 }
 
 /// Publishes the state of the replicas.
-pub fn tell(replicas: &Block<Replicas>, status: &SpaceStatus) {
+pub fn publish_status(replicas: &Block<Replicas>, status: &SpaceStatus) {
     let up = status.nodes.iter().filter(|node| node.link != LinkStatus::Down).count();
     replicas.nodes.set(status.nodes.len() as u64);
     replicas.nodes_up.set(up as u64);

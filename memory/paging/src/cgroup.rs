@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Maximum number of passes that search for new processes.
 const PASSES: usize = 1_000;
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Version of the memory controller's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl Cgroup {
                 return false;
             }
             self.kill_all();
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         true
     }

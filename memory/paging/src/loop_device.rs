@@ -44,12 +44,12 @@ struct Configuration {
 /// A loop device over a file, with direct I/O. The kernel releases it when it is neither open nor in use.
 pub struct LoopDevice {
     path: PathBuf,
-    _held: File,
+    _lock: File,
 }
 
 impl LoopDevice {
     /// Claims a free loop device and attaches it to `file`.
-    pub fn over(file: &File) -> io::Result<Self> {
+    pub fn attach(file: &File) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..TRIES {
             // SAFETY: LOOP_CTL_GET_FREE takes no argument, so the kernel accesses no memory.
@@ -60,7 +60,7 @@ impl LoopDevice {
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, file) {
-                Ok(()) => return Ok(Self { path, _held: device }),
+                Ok(()) => return Ok(Self { path, _lock: device }),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => return Err(error),
             }

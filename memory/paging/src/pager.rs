@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use farcall_files::{Memory, ask_again, serve_one_file};
+use farcall_files::{Memory, request_resend, serve_one_file};
 use farcall_memory::{IoError, OpenError};
 use farcall_stats::Block;
 use farcall_verbs::Provider;
@@ -19,10 +19,10 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
 use thiserror::Error;
 
-use crate::block_counters::{OfThread, REPLICAS, Replicas, tell};
-use crate::kept;
-use crate::pages::{Begun, Pages};
-use crate::place::{Place, Ready};
+use crate::block_counters::{REPLICAS, Replicas, ThreadCounters, publish_status};
+use crate::pages::{Pages, SwapInit};
+use crate::resume_file;
+use crate::run_paths::{Ready, RunPaths};
 use crate::undo::undo;
 
 /// Number of requests served concurrently: each waits for memory nodes.
@@ -57,37 +57,43 @@ pub(crate) fn of(what: &'static str) -> impl Fn(io::Error) -> PagerError {
 }
 
 /// Serves the pages of a run until its file system is unmounted. `device` is its /dev/fuse; the supervisor is at the
-/// other end of `keeper`. If the supervisor exits, all resources of the run are released. `kept` is the number of the
-/// resume file: the state needed to resume is stored there, and a pager that finds such a state resumes from it.
+/// other end of `supervisor`. If the supervisor exits, all resources of the run are released. `resume_file_number` is
+/// the number of the resume file: the state needed to resume is stored there, and a pager that finds such a state
+/// resumes from it.
 ///
 /// # Errors
 /// Returns an error if it cannot start to serve.
 pub fn serve(
-    place: Place,
+    paths: RunPaths,
     device: OwnedFd,
-    keeper: UnixStream,
+    supervisor: UnixStream,
     provider: Arc<dyn Provider>,
-    kept: Option<i32>,
+    resume_file_number: Option<i32>,
 ) -> Result<(), PagerError> {
-    let (_held, config) = place.join().map_err(of("cannot read what is to be paged"))?;
-    stay_awake(config.may_stall)?;
-    let kept =
-        kept.map(|number| kept::open(place, number)).transpose().map_err(of("cannot open what is kept"))?;
-    let pages = Pages::open(&config, provider, kept)?;
-    if pages.begin(&config)? == Begun::Before {
-        ask_again(&device).map_err(of("cannot have the kernel ask again (Linux 6.9)"))?;
+    let (_lock, config) = paths.join().map_err(of("cannot read what is to be paged"))?;
+    lock_memory(config.may_stall)?;
+    let resume_file = resume_file_number
+        .map(|number| resume_file::open(paths, number))
+        .transpose()
+        .map_err(of("cannot open what is kept"))?;
+    let pages = Pages::open(&config, provider, resume_file)?;
+    if pages.begin(&config)? == SwapInit::Existing {
+        request_resend(&device).map_err(of("cannot have the kernel ask again (Linux 6.9)"))?;
     }
     let threads =
         start(Arc::new(device), &pages.memory(), config.size_bytes).map_err(of("cannot start threads"))?;
     let line = serde_json::to_string(&Ready::of(&pages.status())).map_err(io::Error::other);
-    line.and_then(|line| writeln!(&keeper, "{line}")).map_err(of("the keeper is gone"))?;
-    keeper.set_read_timeout(Some(STATUS_EVERY)).map_err(of("cannot wait for the keeper"))?;
-    let replicas = Block::<Replicas>::new(&format!("{REPLICAS} {}", place.keeper()), 0);
+    line.and_then(|line| writeln!(&supervisor, "{line}")).map_err(of("the supervisor has exited"))?;
+    supervisor.set_read_timeout(Some(STATUS_EVERY)).map_err(of("cannot wait for the supervisor"))?;
+    let replicas = Block::<Replicas>::new(&format!("{REPLICAS} {}", paths.supervisor()), 0);
     while threads.iter().any(|thread| !thread.is_finished()) {
-        tell(&replicas, &pages.status());
-        if is_gone(&keeper) {
-            tracing::error!(keeper = place.keeper(), "the keeper is gone: the program and its swap area end");
-            for left in undo(place).err().unwrap_or_default() {
+        publish_status(&replicas, &pages.status());
+        if has_exited(&supervisor) {
+            tracing::error!(
+                supervisor = paths.supervisor(),
+                "the supervisor has exited: the program and its swap area end"
+            );
+            for left in undo(paths).err().unwrap_or_default() {
                 tracing::error!("left behind: {left}");
             }
             break;
@@ -100,17 +106,17 @@ pub fn serve(
 
 /// Waits up to the read timeout for the supervisor to exit. It sends no data, so a successful read returns the end of
 /// the stream.
-fn is_gone(keeper: &UnixStream) -> bool {
+fn has_exited(supervisor: &UnixStream) -> bool {
     let mut byte = [0];
     let timed_out = |kind| matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-    match io::Read::read(&mut &*keeper, &mut byte) {
+    match io::Read::read(&mut &*supervisor, &mut byte) {
         Ok(len_bytes) => len_bytes == 0,
         Err(error) => !timed_out(error.kind()),
     }
 }
 
 /// Locks the memory of this process so that it is never swapped, and exempts it from the OOM killer.
-fn stay_awake(may_stall: bool) -> Result<(), PagerError> {
+fn lock_memory(may_stall: bool) -> Result<(), PagerError> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
         .map_err(io::Error::from)
         .map_err(of("cannot lock memory (CAP_IPC_LOCK)"))?;
@@ -133,7 +139,7 @@ fn stay_awake(may_stall: bool) -> Result<(), PagerError> {
 fn start(device: Arc<OwnedFd>, memory: &Arc<dyn Memory>, size_bytes: u64) -> io::Result<Vec<JoinHandle<()>>> {
     let spawn = |number| {
         let (device, memory) = (Arc::clone(&device), Arc::clone(memory));
-        let counters = OfThread::new(number);
+        let counters = ThreadCounters::new(number);
         let run = move || serve_one_file(&device, &*memory, size_bytes, |transfer| counters.count(transfer));
         std::thread::Builder::new().name(format!("pager-{number}")).spawn(run)
     };

@@ -6,29 +6,29 @@ use std::sync::Arc;
 
 use farcall_files::Memory;
 use farcall_link::os_random;
-use farcall_memory::membership::{Directory, Joining, NODES_MAX};
+use farcall_memory::membership::{Directory, NODES_MAX, NodeDiscovery};
 use farcall_memory::{ClientConfig, OpenError, PAGE_BYTES, RemoteMemory, SpaceStatus};
 use farcall_verbs::Provider;
 
-use crate::own_memory::OwnMemory;
 use crate::pager::{PagerError, of};
-use crate::place::Config;
+use crate::pager_memory::PagerMemory;
+use crate::run_paths::Config;
 use crate::swap::{header, is_header};
 
 /// Whether the memory has just become a swap area.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Begun {
-    Now,
+pub(crate) enum SwapInit {
+    Created,
     /// An earlier pager initialized it.
-    Before,
+    Existing,
 }
 
 /// The memory of a swap area.
 pub(crate) enum Pages {
     /// On memory nodes. Nodes that register later are added; this ends before the memory is dropped.
-    Nodes { _joining: Option<Joining>, memory: Arc<RemoteMemory> },
+    Nodes { _discovery: Option<NodeDiscovery>, memory: Arc<RemoteMemory> },
     /// In this process: the baseline for measurements.
-    Own(Arc<OwnMemory>),
+    Local(Arc<PagerMemory>),
 }
 
 impl Pages {
@@ -36,58 +36,58 @@ impl Pages {
     pub fn open(
         config: &Config,
         provider: Arc<dyn Provider>,
-        kept: Option<File>,
+        resume_file: Option<File>,
     ) -> Result<Self, PagerError> {
         if config.nodes.is_empty() {
-            return Self::open_own(config, kept);
+            return Self::open_local(config, resume_file);
         }
-        let memory = Arc::new(open(config, provider, kept)?);
-        Ok(Self::Nodes { _joining: join(config, &memory)?, memory })
+        let memory = Arc::new(open(config, provider, resume_file)?);
+        Ok(Self::Nodes { _discovery: join(config, &memory)?, memory })
     }
 
     /// Pages in this process are lost when it exits. The resume file is marked, so that a following pager reports
     /// that.
-    fn open_own(config: &Config, kept: Option<File>) -> Result<Self, PagerError> {
+    fn open_local(config: &Config, resume_file: Option<File>) -> Result<Self, PagerError> {
         let cannot = of("cannot keep pages in the pager");
-        if let Some(kept) = kept {
-            if kept.metadata().map_err(&cannot)?.len() > 0 {
+        if let Some(resume_file) = resume_file {
+            if resume_file.metadata().map_err(&cannot)?.len() > 0 {
                 return Err(cannot(io::Error::other("they were in the one that died")));
             }
-            kept.set_len(1).map_err(&cannot)?;
+            resume_file.set_len(1).map_err(&cannot)?;
         }
-        Ok(Self::Own(Arc::new(OwnMemory::new(config.size_bytes))))
+        Ok(Self::Local(Arc::new(PagerMemory::new(config.size_bytes))))
     }
 
     /// Initializes the memory as a swap area if it is none yet, and allocates all of its slabs, so that a lack of
     /// capacity is reported now. The header is written last.
-    pub fn begin(&self, config: &Config) -> Result<Begun, PagerError> {
+    pub fn begin(&self, config: &Config) -> Result<SwapInit, PagerError> {
         let uuid = os_random().map_err(of("no random number"))?;
         let header = header(config.size_bytes, uuid);
         let memory: &RemoteMemory = match self {
             Self::Nodes { memory, .. } => memory,
-            Self::Own(memory) => {
+            Self::Local(memory) => {
                 let written = memory.write(0, &header).map_err(io::Error::from);
-                return written.map(|()| Begun::Now).map_err(of("cannot write to a swap area"));
+                return written.map(|()| SwapInit::Created).map_err(of("cannot write to a swap area"));
             }
         };
         let mut first = [0; PAGE_BYTES];
         memory.read(0, &mut first)?;
         if is_header(&first) {
-            return Ok(Begun::Before);
+            return Ok(SwapInit::Existing);
         }
         let slab_bytes = usize::try_from(config.slab_bytes).unwrap_or(usize::MAX);
         for at in (0..config.size_bytes).step_by(slab_bytes).skip(1) {
             memory.write(at, &[0])?;
         }
         memory.write(0, &header)?;
-        Ok(Begun::Now)
+        Ok(SwapInit::Created)
     }
 
     /// Returns the memory that serves the kernel's requests.
     pub fn memory(&self) -> Arc<dyn Memory> {
         match self {
             Self::Nodes { memory, .. } => Arc::clone(memory) as _,
-            Self::Own(memory) => Arc::clone(memory) as _,
+            Self::Local(memory) => Arc::clone(memory) as _,
         }
     }
 
@@ -95,12 +95,16 @@ impl Pages {
     pub fn status(&self) -> SpaceStatus {
         match self {
             Self::Nodes { memory, .. } => memory.status(),
-            Self::Own(_) => SpaceStatus::default(),
+            Self::Local(_) => SpaceStatus::default(),
         }
     }
 }
 
-fn open(config: &Config, provider: Arc<dyn Provider>, kept: Option<File>) -> Result<RemoteMemory, OpenError> {
+fn open(
+    config: &Config,
+    provider: Arc<dyn Provider>,
+    resume_file: Option<File>,
+) -> Result<RemoteMemory, OpenError> {
     let config = ClientConfig {
         name: format!("page {}", std::process::id()),
         nodes: config.nodes.iter().map(ToString::to_string).collect(),
@@ -110,19 +114,19 @@ fn open(config: &Config, provider: Arc<dyn Provider>, kept: Option<File>) -> Res
         slab_bytes: config.slab_bytes,
         // The kernel requests many pages at once. A dedicated thread that keeps polling receives them sooner, if a
         // processor is available.
-        callers_drive: false,
+        caller_polling: false,
         ..ClientConfig::default()
     };
-    match kept {
-        Some(kept) => RemoteMemory::resume(provider, config, kept),
+    match resume_file {
+        Some(resume_file) => RemoteMemory::resume(provider, config, resume_file),
         None => RemoteMemory::open(provider, config),
     }
 }
 
 /// Starts a task that adds nodes which register later.
-fn join(config: &Config, memory: &Arc<RemoteMemory>) -> Result<Option<Joining>, PagerError> {
+fn join(config: &Config, memory: &Arc<RemoteMemory>) -> Result<Option<NodeDiscovery>, PagerError> {
     let Some(directory) = &config.directory else { return Ok(None) };
     let parsed = directory.parse::<Directory>().map_err(io::Error::other);
-    let joining = parsed.and_then(|directory| Joining::start(directory, memory));
-    joining.map(Some).map_err(of("cannot look for memory nodes"))
+    let discovery = parsed.and_then(|directory| NodeDiscovery::start(directory, memory));
+    discovery.map(Some).map_err(of("cannot look for memory nodes"))
 }

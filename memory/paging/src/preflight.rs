@@ -6,7 +6,7 @@ use std::io;
 use farcall_memory::PAGE_BYTES;
 
 use crate::cgroup::Hierarchy;
-use crate::place::{Config, leftovers};
+use crate::run_paths::{Config, stale_runs};
 use crate::swap::{Area, PRIORITY_MAX, areas};
 
 /// Memory in bytes for the two processes, and for pages of other programs that are read back at the end.
@@ -41,9 +41,9 @@ pub fn preflight(config: &Config) -> Vec<Obstacle> {
             .chain([cgroup(), sizes(config), memory(config), priority()])
             .flatten()
             .collect();
-    match leftovers() {
-        Ok(left) => found.extend(left.iter().map(|leftover| {
-            let what = format!("a run whose process {} is gone left things behind", leftover.place.keeper());
+    match stale_runs() {
+        Ok(left) => found.extend(left.iter().map(|stale| {
+            let what = format!("a run whose process {} is gone left things behind", stale.paths.supervisor());
             obstacle(what, "undo it: farcall page cleanup")
         })),
         Err(error) => found.push(obstacle(
@@ -57,9 +57,9 @@ pub fn preflight(config: &Config) -> Vec<Obstacle> {
 /// Returns whether this process has a capability.
 fn has(number: u32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let held =
+    let effective =
         status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
-    held.is_some_and(|held| held >> number & 1 == 1)
+    effective.is_some_and(|effective| effective >> number & 1 == 1)
 }
 
 fn precedence(config: &Config) -> Option<Obstacle> {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_priority_is_above_all_that_are_in_use() {
+    fn chooses_a_priority_above_all_in_use() {
         assert_eq!(above(&[]), Some(1));
         assert_eq!(above(&[area(-2)]), Some(1));
         assert_eq!(above(&[area(5), area(100), area(-2)]), Some(101));

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::block_counters::{READS, REPLICAS, SESSIONS, TRANSFERS, WRITES};
 use crate::cgroup::Hierarchy;
 use crate::loop_device::device_over;
-use crate::place::{Config, Place};
+use crate::run_paths::{Config, RunPaths};
 use crate::swap::areas;
 
 /// Latency of the kernel's requests in the pager. Quantiles are upper bounds of histogram buckets.
@@ -96,16 +96,16 @@ pub struct Status {
 ///
 /// # Errors
 /// Returns an error if the run does not exist or its record cannot be read.
-pub fn status(place: Place) -> std::io::Result<Status> {
-    let config = place.config()?;
-    let report = pager_of(place);
+pub fn status(paths: RunPaths) -> std::io::Result<Status> {
+    let config = paths.config()?;
+    let report = pager_of(paths);
     let blocks = report.as_ref().map_or(&[][..], |report| &report.blocks[..]);
-    let cgroup = Hierarchy::find()?.map(|hierarchy| hierarchy.cgroup(&place.cgroup()));
-    let device = device_over(&place.file());
+    let cgroup = Hierarchy::find()?.map(|hierarchy| hierarchy.cgroup(&paths.cgroup()));
+    let device = device_over(&paths.file());
     let area = device.as_ref().and_then(|path| areas().ok()?.into_iter().find(|area| area.path == *path));
     let sum = |name: &str| sum(blocks, TRANSFERS, name);
     Ok(Status {
-        pid: place.keeper(),
+        pid: paths.supervisor(),
         pager_pid: report.as_ref().map(|report| report.pid),
         config,
         resident_now_bytes: cgroup.as_ref().and_then(|cgroup| cgroup.resident_bytes()),
@@ -123,8 +123,8 @@ pub fn status(place: Place) -> std::io::Result<Status> {
     })
 }
 
-fn pager_of(place: Place) -> Option<Report> {
-    let label = format!("{REPLICAS} {}", place.keeper());
+fn pager_of(paths: RunPaths) -> Option<Report> {
+    let label = format!("{REPLICAS} {}", paths.supervisor());
     let is_its = |report: &Report| report.blocks.iter().any(|block| block.live && block.label == label);
     read_all().ok()?.into_iter().find(|report| report.alive && is_its(report))
 }
@@ -174,11 +174,11 @@ mod tests {
     use farcall_files::Transfer;
 
     use super::*;
-    use crate::block_counters::OfThread;
+    use crate::block_counters::ThreadCounters;
 
     #[test]
-    fn what_threads_count_is_summed_up() {
-        let threads = [OfThread::new(0), OfThread::new(1)];
+    fn sums_counters_of_all_threads() {
+        let threads = [ThreadCounters::new(0), ThreadCounters::new(1)];
         let transfer = |is_write, is_done, us| Transfer {
             is_write,
             len_bytes: 4096,

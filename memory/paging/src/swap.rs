@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_one_that_the_system_knows() {
+    fn writes_a_header_that_blkid_accepts() {
         let page = header(256 << 20, [7; 16]);
         let word = |at: usize| u32::from_ne_bytes(page[at..at + 4].try_into().unwrap());
         assert_eq!((word(1024), word(1028), word(1032)), (1, (256 << 20) / 4096 - 1, 0));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_areas_are_read() {
+    fn parses_lines_of_swap_areas() {
         let line = "/dev/loop0                              partition\t262140\t\t1024\t\t-2";
         let area = parse(line).unwrap();
         assert_eq!((area.path, area.priority), (PathBuf::from("/dev/loop0"), -2));

@@ -11,7 +11,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::loop_device::device_over;
-use crate::place::{Place, leftovers};
+use crate::run_paths::{RunPaths, stale_runs};
 use crate::swap::{areas, swap_off};
 
 /// Maximum time until killed processes have exited while pages are served.
@@ -23,7 +23,7 @@ const STILL_MAX: Duration = Duration::from_secs(20);
 const AFTER_ABORT_MAX: Duration = Duration::from_secs(60);
 /// Maximum time that an unused file system may be busy: a system service may inspect a new device.
 const BUSY_MAX: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Result of a cleanup: the remaining resources are the error.
 pub type Undone = Result<(), Vec<String>>;
@@ -33,18 +33,18 @@ pub type Undone = Result<(), Vec<String>>;
 ///
 /// # Errors
 /// Returns the remaining resources.
-pub fn undo(place: Place) -> Result<(), Vec<String>> {
+pub fn undo(paths: RunPaths) -> Result<(), Vec<String>> {
     let mut left = Vec::new();
-    let cgroup = Hierarchy::find().ok().flatten().map(|hierarchy| hierarchy.cgroup(&place.cgroup()));
+    let cgroup = Hierarchy::find().ok().flatten().map(|hierarchy| hierarchy.cgroup(&paths.cgroup()));
     let cgroup = cgroup.filter(Cgroup::exists);
     if let Some(cgroup) = &cgroup {
-        end_processes(cgroup, place, &mut left);
+        end_processes(cgroup, paths, &mut left);
     }
-    if let Some(device) = device_over(&place.file()) {
-        end_swap(&device, place, &mut left);
+    if let Some(device) = device_over(&paths.file()) {
+        end_swap(&device, paths, &mut left);
     }
-    if let Err(error) = take_off(&place.mount()) {
-        left.push(format!("{}: cannot unmount: {error}", place.mount().display()));
+    if let Err(error) = unmount_when_idle(&paths.mount()) {
+        left.push(format!("{}: cannot unmount: {error}", paths.mount().display()));
     }
     if let Some(cgroup) = &cgroup
         && let Err(error) = retry(BUSY_MAX, || cgroup.remove())
@@ -52,7 +52,7 @@ pub fn undo(place: Place) -> Result<(), Vec<String>> {
         left.push(format!("{}: cannot remove the cgroup: {error}", cgroup.path().display()));
     }
     if left.is_empty()
-        && let Err(error) = place.give_up()
+        && let Err(error) = paths.remove()
     {
         left.push(format!("cannot remove its record: {error}"));
     }
@@ -64,16 +64,16 @@ pub fn undo(place: Place) -> Result<(), Vec<String>> {
 ///
 /// # Errors
 /// Returns an error if the runs cannot be listed.
-pub fn clean_up() -> io::Result<Vec<(Place, Undone)>> {
-    Ok(leftovers()?.into_iter().map(|leftover| (leftover.place, undo(leftover.place))).collect())
+pub fn clean_up() -> io::Result<Vec<(RunPaths, Undone)>> {
+    Ok(stale_runs()?.into_iter().map(|stale| (stale.paths, undo(stale.paths))).collect())
 }
 
 /// Kills all processes in the cgroup, first while pages are served. A process that waits for a page that does not
 /// arrive exits when all requests are aborted. All have a pending SIGKILL then, so none observes the failure.
-fn end_processes(cgroup: &Cgroup, place: Place, left: &mut Vec<String>) {
+fn end_processes(cgroup: &Cgroup, paths: RunPaths, left: &mut Vec<String>) {
     cgroup.kill_all();
     if !cgroup.wait_until_empty(END_MAX) {
-        abort(place);
+        abort(paths);
         if !cgroup.wait_until_empty(AFTER_ABORT_MAX) {
             left.push(format!("{}: processes do not end", cgroup.path().display()));
         }
@@ -84,7 +84,7 @@ fn end_processes(cgroup: &Cgroup, place: Place, left: &mut Vec<String>) {
     }
 }
 
-fn end_swap(device: &Path, place: Place, left: &mut Vec<String>) {
+fn end_swap(device: &Path, paths: RunPaths, left: &mut Vec<String>) {
     if !areas().is_ok_and(|areas| areas.iter().any(|area| area.path == device)) {
         return;
     }
@@ -96,8 +96,8 @@ fn end_swap(device: &Path, place: Place, left: &mut Vec<String>) {
         left.push(format!("{}: cannot end the swap area: {error}", device.display()));
         return;
     }
-    let outcome = while_pages_come(device, &end).or_else(|| {
-        abort(place);
+    let outcome = wait_for_swapoff(device, &end).or_else(|| {
+        abort(paths);
         end.recv_timeout(AFTER_ABORT_MAX).ok()
     });
     match outcome {
@@ -108,10 +108,10 @@ fn end_swap(device: &Path, place: Place, left: &mut Vec<String>) {
 }
 
 /// Waits for the end of swapoff as long as the used part of the area decreases.
-fn while_pages_come(device: &Path, end: &mpsc::Receiver<io::Result<()>>) -> Option<io::Result<()>> {
+fn wait_for_swapoff(device: &Path, end: &mpsc::Receiver<io::Result<()>>) -> Option<io::Result<()>> {
     let (mut least_bytes, mut since) = (u64::MAX, Instant::now());
     while since.elapsed() < STILL_MAX {
-        if let Ok(outcome) = end.recv_timeout(LOOK_AGAIN) {
+        if let Ok(outcome) = end.recv_timeout(POLL_INTERVAL) {
             return Some(outcome);
         }
         let areas = areas().unwrap_or_default();
@@ -125,8 +125,8 @@ fn while_pages_come(device: &Path, end: &mpsc::Receiver<io::Result<()>>) -> Opti
 
 /// Aborts all requests of the file system, both outstanding and future ones. Must be called only after the program's
 /// processes were killed.
-pub fn abort(place: Place) {
-    let mount = place.mount();
+pub fn abort(paths: RunPaths) {
+    let mount = paths.mount();
     if is_mounted(&mount) {
         // The unmount itself fails while the loop device uses the file system; only the abort of the requests matters.
         let _ = unmount(&mount, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
@@ -137,7 +137,7 @@ fn is_mounted(mount: &Path) -> bool {
     mounts().is_ok_and(|mounts| mounts.iter().any(|mounted| mounted.at == mount))
 }
 
-fn take_off(mount: &Path) -> io::Result<()> {
+fn unmount_when_idle(mount: &Path) -> io::Result<()> {
     retry(BUSY_MAX, || {
         if !is_mounted(mount) {
             return Ok(());
@@ -150,7 +150,7 @@ fn retry(patience: Duration, mut attempt: impl FnMut() -> io::Result<()>) -> io:
     let begun = Instant::now();
     loop {
         match attempt() {
-            Err(_) if begun.elapsed() < patience => std::thread::sleep(LOOK_AGAIN),
+            Err(_) if begun.elapsed() < patience => std::thread::sleep(POLL_INTERVAL),
             outcome => return outcome,
         }
     }

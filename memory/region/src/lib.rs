@@ -5,7 +5,7 @@
 //!   access.
 //! * [`Handle`]: hints, snapshots, counters.
 //! * [`Preflight`]: tests which features work on this machine.
-//! * [`BareFaults`]: the local baseline for measurements.
+//! * [`LocalFaultBaseline`]: the local baseline for measurements.
 //!
 //! Page faults are reported through the kernel's userfaultfd and resolved by one thread, the pager. It sleeps while
 //! there are none.
@@ -23,19 +23,19 @@
 //! pager would then wait for itself. If the pager ends for any reason, the region is made inaccessible first, because
 //! absent pages would read as zeros.
 
-mod bare;
-mod order;
+mod local_baseline;
 mod paged_memory;
 mod pager;
 mod preflight;
 mod region;
+mod resident_fifo;
+mod sequential_detector;
 mod snapshot;
 mod staging;
 mod status;
-mod streams;
 mod uffd;
 
-pub use bare::BareFaults;
+pub use local_baseline::LocalFaultBaseline;
 pub use preflight::Preflight;
 pub use region::{Handle, RegionConfig, RegionError, RemoteRegion};
 pub use snapshot::{SnapshotError, read_snapshot};

@@ -15,7 +15,7 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munlock, munmap,
 };
 
-use crate::uffd::{Fault, Uffd, Waits};
+use crate::uffd::{Fault, FaultMode, Uffd};
 
 /// Private anonymous memory.
 pub(crate) struct Mapping {
@@ -23,11 +23,11 @@ pub(crate) struct Mapping {
     len_bytes: usize,
 }
 
-// SAFETY: the pointer only denotes a mapping, which is not tied to a thread. `Mapping` never dereferences it; it
-// passes it to system calls. `RemoteRegion::bytes`, `BareFaults::bytes` and `PagedMemory::taken_out` create references
-// and argue each for itself that no access conflicts.
+// SAFETY: the pointer only denotes a mapping, which is not tied to a thread. `Mapping` never dereferences it; it passes
+// it to system calls. `RemoteRegion::bytes`, `LocalFaultBaseline::bytes` and `PagedMemory::staged_bytes` create
+// references and argue each for itself that no access conflicts.
 unsafe impl Send for Mapping {}
-// SAFETY: through `&Mapping` only the address and the length can be read; `forget_pages` is a system call on a range
+// SAFETY: through `&Mapping` only the address and the length can be read; `discard_pages` is a system call on a range
 // whose callers hold no references.
 unsafe impl Sync for Mapping {}
 
@@ -67,10 +67,10 @@ impl Mapping {
         self.address.addr().get() + page * PAGE_BYTES
     }
 
-    fn forget_pages(&self, first: usize, count: usize) -> io::Result<()> {
+    fn discard_pages(&self, first: usize, count: usize) -> io::Result<()> {
         self.of_page(first + count - 1);
         // SAFETY: `of_page` has asserted that the range is inside this mapping. No reference observes the change:
-        // `free_places` takes `&mut self`, so no slice of `taken_out` is alive, and `lift_poison` is called for
+        // `free_slots` takes `&mut self`, so no slice of `staged_bytes` is alive, and `unpoison` is called for
         // poisoned pages only, which no thread can read.
         Ok(unsafe {
             madvise(
@@ -84,8 +84,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `Mapping::new` created exactly this range. The slices of it borrow from `RemoteRegion`, `BareFaults`
-        // or `PagedMemory`, each of which holds the mapping, so none is alive when it is dropped.
+        // SAFETY: `Mapping::new` created exactly this range. The slices of it borrow from `RemoteRegion`,
+        // `LocalFaultBaseline` or `PagedMemory`, each of which holds the mapping, so none is alive when it is dropped.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.len_bytes) };
     }
 }
@@ -110,18 +110,18 @@ pub(crate) struct PagedMemory {
 }
 
 impl PagedMemory {
-    /// Creates a region of `len_bytes` bytes, all of whose pages are missing, and `places` staging slots.
-    pub fn new(len_bytes: usize, places: usize) -> io::Result<(Self, Waits)> {
-        let (uffd, waits) = Uffd::open()?;
-        let (region, staging) = (Mapping::new(len_bytes)?, Mapping::new(places * PAGE_BYTES)?);
+    /// Creates a region of `len_bytes` bytes, all of whose pages are missing, and `slots` staging slots.
+    pub fn new(len_bytes: usize, slots: usize) -> io::Result<(Self, FaultMode)> {
+        let (uffd, mode) = Uffd::open()?;
+        let (region, staging) = (Mapping::new(len_bytes)?, Mapping::new(slots * PAGE_BYTES)?);
         for mapping in [&region, &staging] {
             // SAFETY: both mappings were created above and belong to this value. `Uffd::register` requires that the
             // owner of the descriptor never accesses a missing page of the range: `PagedMemory` reads only staging
-            // slots that hold a page (`taken_out`).
+            // slots that hold a page (`staged_bytes`).
             unsafe { uffd.register(mapping.address.addr().get(), mapping.len_bytes) }?;
         }
-        let occupied = vec![false; places];
-        Ok((Self { uffd, region: Arc::new(region), staging, occupied }, waits))
+        let occupied = vec![false; slots];
+        Ok((Self { uffd, region: Arc::new(region), staging, occupied }, mode))
     }
 
     pub const fn region(&self) -> &Arc<Mapping> {
@@ -151,13 +151,13 @@ impl PagedMemory {
     ///
     /// # Panics
     /// If the slot holds a page.
-    pub fn take_out(&mut self, page: usize, place: usize) -> Moved {
-        assert!(!self.occupied[place], "place {place} has a page");
-        let (to, from) = (self.staging.of_page(place), self.region.of_page(page));
+    pub fn move_out(&mut self, page: usize, slot: usize) -> Moved {
+        assert!(!self.occupied[slot], "place {slot} has a page");
+        let (to, from) = (self.staging.of_page(slot), self.region.of_page(page));
         // SAFETY: `Uffd::move_pages` requires registered ranges of private anonymous memory. `new` mapped both so and
         // registered them; `of_page` has asserted that both pages are inside their mappings.
-        let moved = judged(unsafe { self.uffd.move_pages(to, from, PAGE_BYTES) });
-        self.occupied[place] = moved == Moved::Yes;
+        let moved = move_result(unsafe { self.uffd.move_pages(to, from, PAGE_BYTES) });
+        self.occupied[slot] = moved == Moved::Yes;
         moved
     }
 
@@ -165,13 +165,13 @@ impl PagedMemory {
     ///
     /// # Panics
     /// If the slot holds no page.
-    pub fn put_back(&mut self, place: usize, page: usize) -> Moved {
-        assert!(self.occupied[place], "place {place} has no page");
-        let (to, from) = (self.region.of_page(page), self.staging.of_page(place));
+    pub fn move_in(&mut self, slot: usize, page: usize) -> Moved {
+        assert!(self.occupied[slot], "place {slot} has no page");
+        let (to, from) = (self.region.of_page(page), self.staging.of_page(slot));
         // SAFETY: `Uffd::move_pages` requires registered ranges of private anonymous memory. `new` mapped both so and
         // registered them; `of_page` has asserted that both pages are inside their mappings.
-        let moved = judged(unsafe { self.uffd.move_pages(to, from, PAGE_BYTES) });
-        self.occupied[place] = moved != Moved::Yes;
+        let moved = move_result(unsafe { self.uffd.move_pages(to, from, PAGE_BYTES) });
+        self.occupied[slot] = moved != Moved::Yes;
         moved
     }
 
@@ -179,19 +179,19 @@ impl PagedMemory {
     ///
     /// # Panics
     /// If the slot holds no page.
-    pub fn taken_out(&self, place: usize) -> &[u8] {
-        assert!(self.occupied[place], "place {place} has no page");
+    pub fn staged_bytes(&self, slot: usize) -> &[u8] {
+        assert!(self.occupied[slot], "place {slot} has no page");
         // SAFETY: the slot holds a page (asserted above), so the access does not fault. Only this value knows the
         // address of the staging mapping, and all methods that change slots take `&mut self`, so the bytes do not
         // change during the borrow of `&self`.
         unsafe {
-            std::slice::from_raw_parts(self.staging.address.as_ptr().add(place * PAGE_BYTES), PAGE_BYTES)
+            std::slice::from_raw_parts(self.staging.address.as_ptr().add(slot * PAGE_BYTES), PAGE_BYTES)
         }
     }
 
     /// Returns the memory of staging slots to the kernel.
-    pub fn free_places(&mut self, first: usize, count: usize) -> io::Result<()> {
-        self.staging.forget_pages(first, count)?;
+    pub fn free_slots(&mut self, first: usize, count: usize) -> io::Result<()> {
+        self.staging.discard_pages(first, count)?;
         self.occupied[first..first + count].fill(false);
         Ok(())
     }
@@ -204,8 +204,8 @@ impl PagedMemory {
     }
 
     /// Removes the poison of a page, which is missing then.
-    pub fn lift_poison(&self, page: usize) -> io::Result<()> {
-        self.region.forget_pages(page, 1)
+    pub fn unpoison(&self, page: usize) -> io::Result<()> {
+        self.region.discard_pages(page, 1)
     }
 
     /// Write-protects all present pages: threads that write to them wait.
@@ -246,7 +246,7 @@ impl Drop for PagedMemory {
     }
 }
 
-fn judged(moved: Result<(), (usize, Errno)>) -> Moved {
+fn move_result(moved: Result<(), (usize, Errno)>) -> Moved {
     match moved {
         Ok(()) => Moved::Yes,
         Err((_, Errno::NOENT)) => Moved::Missing,
@@ -274,11 +274,11 @@ mod tests {
     }
 
     #[test]
-    fn without_its_pager_a_region_is_out_of_reach() {
+    fn blocks_access_to_a_region_without_its_pager() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "paged_memory::tests::child_entry", "--ignored"]);
-        let ended = command.output().unwrap();
-        assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{ended:?}");
+        let completed = command.output().unwrap();
+        assert_eq!(completed.status.signal(), Some(libc::SIGSEGV), "{completed:?}");
     }
 
     #[test]
@@ -286,15 +286,15 @@ mod tests {
         let (mut paged, _) = PagedMemory::new(4 * PAGE_BYTES, 2).unwrap();
         paged.install(1, &[5; 2 * PAGE_BYTES]).unwrap();
         assert_eq!(paged.install(0, &[6; 4 * PAGE_BYTES]).unwrap_err(), (1, Errno::EXIST));
-        assert_eq!(paged.take_out(3, 0), Moved::Missing);
-        assert_eq!(paged.take_out(1, 0), Moved::Yes);
-        assert!(paged.taken_out(0).iter().all(|byte| *byte == 5));
+        assert_eq!(paged.move_out(3, 0), Moved::Missing);
+        assert_eq!(paged.move_out(1, 0), Moved::Yes);
+        assert!(paged.staged_bytes(0).iter().all(|byte| *byte == 5));
         assert!(paged.poison(1) && !paged.poison(2), "only what is missing is poisoned");
-        assert_eq!(paged.put_back(0, 1), Moved::Busy, "it is poisoned");
-        paged.lift_poison(1).unwrap();
-        assert_eq!(paged.put_back(0, 1), Moved::Yes);
-        assert_eq!(paged.take_out(1, 1), Moved::Yes);
-        paged.free_places(1, 1).unwrap();
-        assert_eq!((paged.take_out(1, 1), paged.take_out(2, 1)), (Moved::Missing, Moved::Yes));
+        assert_eq!(paged.move_in(0, 1), Moved::Busy, "it is poisoned");
+        paged.unpoison(1).unwrap();
+        assert_eq!(paged.move_in(0, 1), Moved::Yes);
+        assert_eq!(paged.move_out(1, 1), Moved::Yes);
+        paged.free_slots(1, 1).unwrap();
+        assert_eq!((paged.move_out(1, 1), paged.move_out(2, 1)), (Moved::Missing, Moved::Yes));
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use rustix::process::geteuid;
 
 use crate::paged_memory::PagedMemory;
-use crate::uffd::Waits;
+use crate::uffd::FaultMode;
 
 /// Result of the test.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ impl Preflight {
     /// Runs the test by creating a region of one page.
     pub fn run() -> Self {
         match PagedMemory::new(farcall_memory::PAGE_BYTES, 1) {
-            Ok((_, Waits::Everyone)) => Self::All,
-            Ok((_, Waits::OwnInstructions)) => Self::WithoutSystemCalls,
+            Ok((_, FaultMode::All)) => Self::All,
+            Ok((_, FaultMode::UserModeOnly)) => Self::WithoutSystemCalls,
             Err(error) => Self::Nothing(error),
         }
     }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farcall_drive::{Driver, Stop, WakeQueue};
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_memory::{ClientConfig, MemoryEndpoint, OpenError, PAGE_BYTES};
 use farcall_shm::fork::Generation;
 use farcall_verbs::{MonotonicClock, Provider};
@@ -15,15 +15,15 @@ use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::paged_memory::{Mapping, PagedMemory};
-use crate::pager::{Limits, Message, Pager, QUEUED_MAX, Saved, SavedQueue, Saving};
+use crate::pager::{Limits, Message, Pager, QUEUED_MAX, Saved, SavedQueue, Snapshot};
 use crate::snapshot::{self, SnapshotError, Writer};
 use crate::status::RegionStatus;
-use crate::uffd::Waits;
+use crate::uffd::FaultMode;
 
 /// Number of empty polls before the pager sleeps.
 pub(crate) const POLLS: u32 = 2_000;
 /// Interval at which a thread that waits for the pager checks that the pager is alive.
-const LOOK_PERIOD: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Sizes and limits of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,8 +78,8 @@ pub enum RegionError {
 /// * *A page that cannot be read* (all its replicas are lost, or its nodes do not respond for
 ///   [`ClientConfig::patience`]) is poisoned: an access to it raises SIGBUS. Wrong bytes are never read. It stays
 ///   poisoned until [`Handle::dont_need`]; the next access then reads it again.
-/// * *System calls* that access it (read(2) into it) work if [`RemoteRegion::takes_system_calls`]; otherwise they fail
-///   with EFAULT where a page is not resident.
+/// * *System calls* that access it (read(2) into it) work if [`RemoteRegion::supports_system_calls`]; otherwise they
+///   fail with EFAULT where a page is not resident.
 /// * *A forked child* does not inherit it: an access there raises SIGSEGV, and methods return errors or panic.
 /// * *A program that removes its pages* (madvise with MADV_DONTNEED, mremap) loses them: they are poisoned.
 ///
@@ -116,8 +116,8 @@ pub struct RemoteRegion {
     pager: Option<JoinHandle<()>>,
     // Drop order: after the pager's thread, which makes the mapping inaccessible.
     mapping: Arc<Mapping>,
-    waits: Waits,
-    made_in: Generation,
+    fault_mode: FaultMode,
+    generation: Generation,
 }
 
 impl RemoteRegion {
@@ -144,20 +144,20 @@ impl RemoteRegion {
         let limits = Limits { resident, ahead: read_ahead_pages, patience };
         let clock = MonotonicClock::new();
         let memory = MemoryEndpoint::open(&provider, memory, clock)?;
-        let places = 1 + limits.staging() as usize;
-        let (paged, waits) = PagedMemory::new(memory.size_bytes() as usize, places)?;
+        let slots = 1 + limits.staging() as usize;
+        let (paged, fault_mode) = PagedMemory::new(memory.size_bytes() as usize, slots)?;
         let (inbox, stop) = (WakeQueue::new()?, Stop::new()?);
         let mapping = Arc::clone(paged.region());
         let mut pager = Pager::new(paged, memory, inbox.clone(), clock, limits);
         let run = move || {
-            let mut driver = Driver::new(clock, Waiting::Adaptive { max_retry: POLLS }, stop);
+            let mut driver = Driver::new(clock, WaitStrategy::Adaptive { max_retry: POLLS }, stop);
             // However the thread ends, dropping the pager makes the region inaccessible.
-            if let Err(error) = driver.run_until(&mut pager, |pager| pager.is_over()) {
+            if let Err(error) = driver.run_until(&mut pager, |pager| pager.has_ended()) {
                 eprintln!("farcall region: {error}");
             }
         };
         let pager = Some(std::thread::Builder::new().name("region-pager".into()).spawn(run)?);
-        Ok(Self { inbox, pager, mapping, waits, made_in: Generation::current() })
+        Ok(Self { inbox, pager, mapping, fault_mode, generation: Generation::current() })
     }
 
     /// Opens a region with the contents of a snapshot, followed by zeros.
@@ -186,8 +186,8 @@ impl RemoteRegion {
 
     /// Returns whether system calls wait for pages that are not resident, as threads do; otherwise they fail with
     /// EFAULT.
-    pub fn takes_system_calls(&self) -> bool {
-        self.waits == Waits::Everyone
+    pub fn supports_system_calls(&self) -> bool {
+        self.fault_mode == FaultMode::All
     }
 
     /// Returns all bytes.
@@ -256,7 +256,7 @@ impl RemoteRegion {
 
     fn require_own(&self) {
         assert!(
-            !self.made_in.is_inherited(),
+            !self.generation.is_inherited(),
             "a region belongs to the process that opened it: a forked child opens its own"
         );
     }
@@ -277,7 +277,7 @@ fn unaligned<T>() -> ! {
 impl Drop for RemoteRegion {
     fn drop(&mut self) {
         // A forked child has neither the thread nor the mapping: joining or unmapping would affect unrelated objects.
-        if self.made_in.is_inherited() {
+        if self.generation.is_inherited() {
             std::mem::forget(self.pager.take());
             std::mem::forget(Arc::clone(&self.mapping));
             return;
@@ -316,7 +316,7 @@ impl Handle<'_> {
 
     fn hint(&self, bytes: &std::ops::Range<usize>, message: impl FnOnce(std::ops::Range<u32>) -> Message) {
         let range = of_range::<u8>(bytes, self.region.len_bytes());
-        if range.is_empty() || self.region.made_in.is_inherited() {
+        if range.is_empty() || self.region.generation.is_inherited() {
             return;
         }
         let pages = (range.start / PAGE_BYTES) as u32..range.end.div_ceil(PAGE_BYTES) as u32;
@@ -325,7 +325,7 @@ impl Handle<'_> {
 
     /// Returns the status; all zeros in a forked child, or if the region has failed.
     pub fn status(&self) -> RegionStatus {
-        if self.region.made_in.is_inherited() {
+        if self.region.generation.is_inherited() {
             return RegionStatus::default();
         }
         let (sender, receiver) = mpsc::sync_channel(1);
@@ -340,17 +340,17 @@ impl Handle<'_> {
     /// # Errors
     /// Returns an error if a page cannot be read, the file cannot be written, or another snapshot is in progress.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<(), SnapshotError> {
-        if self.region.made_in.is_inherited() {
+        if self.region.generation.is_inherited() {
             return Err(SnapshotError::Forked);
         }
         let mut writer = Writer::create(path.as_ref(), self.region.len_bytes() as u64)?;
         let (queue, (sender, receiver)) = (Arc::new(SavedQueue::default()), mpsc::channel());
-        self.region.inbox.push(Message::Save(Saving::new(sender, Arc::clone(&queue))));
-        let taker = Taker { inbox: &self.region.inbox, queue };
+        self.region.inbox.push(Message::Save(Snapshot::new(sender, Arc::clone(&queue))));
+        let taker = SnapshotConsumer { inbox: &self.region.inbox, queue };
         loop {
             match self.receive(&receiver).ok_or(SnapshotError::Closed)? {
                 Saved::Page { page, bytes } => {
-                    taker.took_one();
+                    taker.consume_one();
                     writer.page(page.into(), &bytes)?;
                 }
                 Saved::End(result) => {
@@ -364,7 +364,7 @@ impl Handle<'_> {
     /// Waits for the pager's reply. Returns `None` if the pager has ended.
     fn receive<T>(&self, receiver: &mpsc::Receiver<T>) -> Option<T> {
         loop {
-            match receiver.recv_timeout(LOOK_PERIOD) {
+            match receiver.recv_timeout(CHECK_INTERVAL) {
                 Ok(answer) => return Some(answer),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return None,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
@@ -379,24 +379,24 @@ impl Handle<'_> {
 }
 
 /// Consumer of the pages that the pager saves. When it is dropped, the pager stops saving.
-struct Taker<'a> {
+struct SnapshotConsumer<'a> {
     inbox: &'a WakeQueue<Message>,
     queue: Arc<SavedQueue>,
 }
 
-impl Taker<'_> {
-    fn took_one(&self) {
+impl SnapshotConsumer<'_> {
+    fn consume_one(&self) {
         let left = self.queue.queued.fetch_sub(1, Ordering::Relaxed) - 1;
         // The pager sleeps after it has sent `QUEUED_MAX` pages.
         if left == QUEUED_MAX / 2 {
-            self.inbox.push(Message::Taken);
+            self.inbox.push(Message::Consumed);
         }
     }
 }
 
-impl Drop for Taker<'_> {
+impl Drop for SnapshotConsumer<'_> {
     fn drop(&mut self) {
         self.queue.is_abandoned.store(true, Ordering::Relaxed);
-        self.inbox.push(Message::Taken);
+        self.inbox.push(Message::Consumed);
     }
 }

@@ -25,7 +25,7 @@ const SECRETS: RapidSecrets = RapidSecrets::seed(0x5eed_0f5a_75a7_0001);
 pub enum SnapshotError {
     /// Another snapshot is in progress.
     #[error("a snapshot of this region is being made; wait for its end")]
-    UnderWay,
+    InProgress,
     /// A page cannot be read from the memory nodes.
     #[error("no snapshot: {0}")]
     Io(IoError),
@@ -135,26 +135,26 @@ impl Drop for Writer {
 
 fn read_word(from: &mut impl Read) -> Result<u64, SnapshotError> {
     let mut bytes = [0; 8];
-    read_whole(from, &mut bytes)?;
+    read_exact(from, &mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-fn read_whole(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), SnapshotError> {
+fn read_exact(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), SnapshotError> {
     from.read_exact(bytes).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => SnapshotError::Malformed("it ends too early"),
         _ => SnapshotError::System(error),
     })
 }
 
-/// Reads a snapshot for a region of `room_bytes` bytes, and calls `tell` with each of its pages.
+/// Reads a snapshot for a region of `room_bytes` bytes, and calls `on_page` with each of its pages.
 ///
 /// # Errors
-/// Returns an error if the snapshot is damaged or of a larger region. `tell` may already have been called with some of
-/// its pages, which are valid.
+/// Returns an error if the snapshot is damaged or of a larger region. `on_page` may already have been called with some
+/// of its pages, which are valid.
 pub fn read_snapshot(
     from: &mut impl Read,
     room_bytes: u64,
-    mut tell: impl FnMut(u64, &[u8; PAGE_BYTES]),
+    mut on_page: impl FnMut(u64, &[u8; PAGE_BYTES]),
 ) -> Result<(), SnapshotError> {
     for (expected, what) in [
         (MAGIC, "it begins with other bytes"),
@@ -179,11 +179,11 @@ pub fn read_snapshot(
             return Err(SnapshotError::Malformed("a page is outside of its region"));
         }
         let expected = read_word(from)?;
-        read_whole(from, &mut bytes)?;
+        read_exact(from, &mut bytes)?;
         if sum(page, &bytes) != expected {
             return Err(SnapshotError::Malformed("the checksum of a page is wrong"));
         }
-        tell(page, &bytes);
+        on_page(page, &bytes);
         (records, digest) = (records + 1, chain(digest, expected));
     }
     if (read_word(from)?, read_word(from)?) != (records, digest) {
@@ -196,9 +196,9 @@ pub fn read_snapshot(
 pub(crate) fn read_file(
     path: &Path,
     room_bytes: u64,
-    tell: impl FnMut(u64, &[u8; PAGE_BYTES]),
+    on_page: impl FnMut(u64, &[u8; PAGE_BYTES]),
 ) -> Result<(), SnapshotError> {
-    read_snapshot(&mut BufReader::with_capacity(1 << 18, File::open(path)?), room_bytes, tell)
+    read_snapshot(&mut BufReader::with_capacity(1 << 18, File::open(path)?), room_bytes, on_page)
 }
 
 #[cfg(test)]
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_every_flipped_byte_is_found() {
+    fn detects_every_flipped_byte_of_a_snapshot() {
         let pages = [(3, 1), (9, 2), (0, 3)];
         let mut bytes = written(&pages);
         assert_eq!(read(&bytes).unwrap(), pages);

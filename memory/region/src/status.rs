@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_right_to_a_quarter() {
+    fn bounds_quantiles_to_a_quarter() {
         let mut times = FaultTimes::default();
         assert_eq!(times.quantile(0.5), Duration::ZERO);
         for ns in 1..=10_000 {

@@ -105,11 +105,11 @@ pub(crate) struct Fault {
 
 /// The kinds of access that wait for missing pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waits {
+pub enum FaultMode {
     /// All accesses, including those of system calls on behalf of the process: read(2) into the region works.
-    Everyone,
+    All,
     /// Accesses in user mode. A system call that accesses a page which is not resident fails with EFAULT.
-    OwnInstructions,
+    UserModeOnly,
 }
 
 /// A userfaultfd descriptor.
@@ -118,8 +118,8 @@ pub(crate) struct Uffd(OwnedFd);
 impl Uffd {
     /// Opens a descriptor with the most capabilities that this process is permitted, and returns which accesses will
     /// wait.
-    pub fn open() -> io::Result<(Self, Waits)> {
-        let (fd, waits) = Self::descriptor()?;
+    pub fn open() -> io::Result<(Self, FaultMode)> {
+        let (fd, mode) = Self::descriptor()?;
         let uffd = Self(fd);
         let wanted = FEATURES.iter().fold(0, |all, (feature, _)| all | feature);
         let mut api = Api { version: API_VERSION, features: 0, ioctls: 0 };
@@ -131,23 +131,23 @@ impl Uffd {
         }
         api = Api { version: API_VERSION, features: wanted, ioctls: 0 };
         ioctl(&uffd.0, API, &mut api)?;
-        Ok((uffd, waits))
+        Ok((uffd, mode))
     }
 
-    fn descriptor() -> io::Result<(OwnedFd, Waits)> {
+    fn descriptor() -> io::Result<(OwnedFd, FaultMode)> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
         // SAFETY: creating the descriptor has no effect on memory; only `register` changes how accesses to a range
         // behave.
         let open = |flags| unsafe { userfaultfd(flags) };
         // Permitted with CAP_SYS_PTRACE or if vm.unprivileged_userfaultfd is 1.
         if let Ok(fd) = open(flags) {
-            return Ok((fd, Waits::Everyone));
+            return Ok((fd, FaultMode::All));
         }
         if let Ok(fd) = Self::from_device() {
-            return Ok((fd, Waits::Everyone));
+            return Ok((fd, FaultMode::All));
         }
         let fd = open(flags | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY))?;
-        Ok((fd, Waits::OwnInstructions))
+        Ok((fd, FaultMode::UserModeOnly))
     }
 
     /// Opens a descriptor through the device, which is permitted to every process that may open it.
@@ -179,8 +179,8 @@ impl Uffd {
         ioctl(&self.0, REGISTER, &mut register)
     }
 
-    /// Reads pending faults and calls `tell` with each, in FIFO order. Returns the number of messages.
-    pub fn faults(&self, mut tell: impl FnMut(Fault)) -> io::Result<usize> {
+    /// Reads pending faults and calls `on_fault` with each, in FIFO order. Returns the number of messages.
+    pub fn faults(&self, mut on_fault: impl FnMut(Fault)) -> io::Result<usize> {
         let mut bytes = [0; FAULTS_MAX * MESSAGE_BYTES];
         let count = match rustix::io::read(&self.0, &mut bytes) {
             Ok(read) => read / MESSAGE_BYTES,
@@ -190,7 +190,7 @@ impl Uffd {
         for message in bytes.chunks_exact(MESSAGE_BYTES).take(count) {
             let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| message[at + byte]));
             if message[0] == EVENT_PAGEFAULT {
-                tell(Fault { address: word(16), is_protected: word(8) & FLAG_WRITE_PROTECTED != 0 });
+                on_fault(Fault { address: word(16), is_protected: word(8) & FLAG_WRITE_PROTECTED != 0 });
             }
         }
         Ok(count)

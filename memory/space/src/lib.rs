@@ -22,8 +22,8 @@ mod node;
 pub mod wire;
 
 pub use client::{
-    CallFailed, ClientConfig, Counts, DonorStatus, Ended, Engine, IoError, LinkStatus, MarkHistory,
-    MemoryEndpoint, OpenError, PAGE_BYTES, Refused, RemoteMemory, Request, SpaceStatus, Takeover,
-    VolumeConfig, WINDOW_BYTES, Work, call_node,
+    ClientConfig, CompletedRequest, Counts, Engine, IoError, LinkStatus, MemoryEndpoint, MemoryNodeStatus,
+    NodeCallError, OpenError, PAGE_BYTES, RemoteMemory, Request, SpaceStatus, SubmitError, Takeover,
+    ViewHistory, VolumeConfig, WINDOW_BYTES, Work, call_node,
 };
 pub use node::{MemoryServer, Node, NodeConfig, ServeError};

@@ -19,9 +19,9 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Maximum length of a volume's name in bytes.
 pub const VOLUME_NAME_BYTES_MAX: usize = 64;
 /// Maximum number of metadata bytes read by one call.
-pub const NOTES_READ_BYTES_MAX: usize = 512 << 10;
+pub const METADATA_READ_BYTES_MAX: usize = 512 << 10;
 /// Maximum number of metadata bytes written by one call.
-pub const NOTES_WRITE_BYTES_MAX: usize = 8 << 10;
+pub const METADATA_WRITE_BYTES_MAX: usize = 8 << 10;
 /// Maximum number of nodes of a volume.
 pub const VOLUME_NODES_MAX: usize = 256;
 
@@ -40,7 +40,7 @@ pub struct VolumeRef {
 /// Membership view of a volume: the nodes that have its metadata, as determined by its mount. Views are ordered by
 /// epoch, then by change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct MembershipView {
     /// Random identity of the volume, chosen at its creation.
     pub volume: u64,
     /// Epoch of the mount.
@@ -53,7 +53,7 @@ pub struct Mark {
     pub members: Vec<u64>,
 }
 
-impl Mark {
+impl MembershipView {
     /// Returns the key by which views are ordered.
     pub const fn age(&self) -> (u64, u32) {
         (self.epoch, self.change)
@@ -62,15 +62,15 @@ impl Mark {
 
 /// State of a volume on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct StoredVolume {
     /// Identifier of the node within the volume.
     pub node: u64,
     /// Highest claimed epoch.
     pub epoch: u64,
     /// Latest view; `None` if no mount has stored one.
-    pub mark: Option<Mark>,
+    pub view: Option<MembershipView>,
     /// Length of the metadata area in bytes.
-    pub notes_bytes: u64,
+    pub metadata_bytes: u64,
 }
 
 /// Request of a client.
@@ -122,7 +122,7 @@ pub enum Request {
         is_wanted: bool,
     },
     /// Requests the state of a volume.
-    Look {
+    QueryVolume {
         /// Protocol version of the client.
         version: u16,
         /// Identifies the volume.
@@ -142,26 +142,26 @@ pub enum Request {
         /// Identifier of the node within the volume, used if it has none yet.
         node: u64,
         /// Length of the metadata area in bytes.
-        notes_bytes: u64,
+        metadata_bytes: u64,
     },
     /// Stores a membership view of the mount that holds the lease.
-    Mark {
+    StoreView {
         /// Key of the lease.
         lease: LeaseKey,
         /// The new view.
-        mark: Mark,
+        view: MembershipView,
     },
     /// Reads bytes of metadata.
-    ReadNotes {
+    ReadMetadata {
         /// Key of the lease.
         lease: LeaseKey,
         /// Offset of the first byte.
         offset: u64,
-        /// Number of bytes, at most [`NOTES_READ_BYTES_MAX`].
+        /// Number of bytes, at most [`METADATA_READ_BYTES_MAX`].
         len_bytes: u32,
     },
-    /// Writes bytes of metadata, at most [`NOTES_WRITE_BYTES_MAX`].
-    WriteNotes {
+    /// Writes bytes of metadata, at most [`METADATA_WRITE_BYTES_MAX`].
+    WriteMetadata {
         /// Key of the lease.
         lease: LeaseKey,
         /// Offset of the first byte.
@@ -259,10 +259,10 @@ pub enum Reply {
     },
     /// Reply to [`Request::Status`].
     Status(NodeStatus),
-    /// Reply to [`Request::Look`].
-    Looked {
+    /// Reply to [`Request::QueryVolume`].
+    VolumeState {
         /// `None` if the node does not have the volume.
-        kept: Option<Kept>,
+        volume: Option<StoredVolume>,
     },
     /// Reply to [`Request::Claim`].
     Claimed {
@@ -275,12 +275,12 @@ pub enum Reply {
         /// Capacity of the node.
         room: Room,
         /// The metadata region.
-        notes: RemoteRegion,
+        metadata: RemoteRegion,
         /// Slabs of the volume on this node, to be requested with [`Request::Grant`].
         slabs: Vec<u64>,
     },
-    /// Reply to [`Request::ReadNotes`].
-    Notes {
+    /// Reply to [`Request::ReadMetadata`].
+    Metadata {
         /// The bytes.
         bytes: Vec<u8>,
     },
@@ -323,7 +323,7 @@ pub struct NodeStatus {
     /// Maximum number of volumes.
     pub volumes_max: u32,
     /// Maximum total length of their metadata in bytes.
-    pub notes_bytes_max: u64,
+    pub metadata_bytes_max: u64,
     /// Reports of the holders, in the order of `holders`.
     pub reports: Vec<HolderReport>,
 }
@@ -338,7 +338,7 @@ pub struct VolumeStatus {
     /// Number of its slabs on this node.
     pub slabs: u32,
     /// Length of its metadata in bytes, in addition to slabs.
-    pub notes_bytes: u64,
+    pub metadata_bytes: u64,
     /// `true` if a mount holds it.
     pub is_held: bool,
 }
@@ -463,7 +463,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn requests_and_replies_travel_and_appended_fields_are_ignored() {
+    fn decodes_messages_and_ignores_appended_fields() {
         let lease = Secret([7; 16]);
         let request = Request::Grant { lease, slab: 9 };
         let bytes = [request.to_bytes(), b"more of 2".into()].concat();
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_not_printed_and_refusals_keep_their_numbers() {
+    fn hides_lease_keys_and_keeps_refusal_codes() {
         let text = format!("{:?}", Request::End { lease: Secret([0xab; 16]) });
         assert!(text.contains("lease: ..") && !text.contains("171"), "{text}");
         let numbers = RefusalKind::ALL.map(|kind| kind as u16);

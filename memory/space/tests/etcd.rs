@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use etcd_server::{EtcdServer, LOST, until};
-use farcall_memory::membership::{Directory, Joining, Registration};
+use farcall_memory::membership::{Directory, NodeDiscovery, Registration};
 use farcall_memory::{ClientConfig, MemoryServer, NodeConfig, PAGE_BYTES, RemoteMemory};
 use farcall_softnic::SoftNic;
 
@@ -41,7 +41,7 @@ fn lists_registered_nodes_and_keeps_used_ones_without_etcd() {
     let memory = Arc::new(RemoteMemory::open(Arc::new(SoftNic::new()), config).unwrap());
     memory.write(0, &[1; 3 * PAGE_BYTES]).unwrap();
     assert_eq!(memory.status().degraded, 1, "one node cannot have two replicas");
-    let joining = Joining::start(directory.clone(), &memory).unwrap();
+    let joining = NodeDiscovery::start(directory.clone(), &memory).unwrap();
     let other = Registration::start(&directory, second).unwrap();
     until("the second node has a replica", || memory.status().degraded == 0);
 
@@ -66,13 +66,13 @@ fn lists_registered_nodes_and_keeps_used_ones_without_etcd() {
 }
 
 #[test]
-fn where_a_volume_was_is_known_until_it_is_forgotten() {
+fn records_the_nodes_of_a_volume_until_forgotten() {
     let data = tempfile::tempdir().unwrap();
     let Some(etcd) = EtcdServer::start(data.path()) else { return };
     let directory = directory(&etcd);
     let nodes: Vec<SocketAddr> = vec!["10.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap()];
     assert_eq!(directory.nodes_of_volume("files").unwrap(), []);
-    directory.note_volume("files", nodes.clone()).unwrap();
+    directory.record_volume("files", nodes.clone()).unwrap();
     assert_eq!(directory.nodes_of_volume("files").unwrap(), nodes);
     assert_eq!(directory.nodes_of_volume("other").unwrap(), []);
     assert_eq!(directory.nodes().unwrap(), [], "a volume is no node");

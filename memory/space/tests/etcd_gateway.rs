@@ -11,13 +11,13 @@ fn answers(status: &'static str, body: String) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let _ = answer(stream.unwrap(), status, &body);
+            let _ = reply(stream.unwrap(), status, &body);
         }
     });
     address
 }
 
-fn answer(stream: TcpStream, status: &str, body: &str) -> std::io::Result<()> {
+fn reply(stream: TcpStream, status: &str, body: &str) -> std::io::Result<()> {
     let (mut reader, mut len_bytes) = (BufReader::new(&stream), 0);
     for line in (&mut reader).lines() {
         let line = line?.to_lowercase();
@@ -48,13 +48,13 @@ const NODE: &str = r#"{"header":{"revision":"2"},"kvs":[{
     "create_revision":"2","value":"eyJ2ZXJzaW9uIjoxfQ=="}],"count":"1"}"#;
 
 #[test]
-fn of_several_servers_one_is_enough() {
+fn needs_one_reachable_etcd_server() {
     let good = answers("200 OK", NODE.to_owned());
     let leaderless = answers("503 Service Unavailable", "{}".to_owned());
     let found = directory(&[nobody(), leaderless, good]).nodes().unwrap();
     assert_eq!(found, ["10.0.0.1:11500".parse().unwrap()]);
     let error = directory(&[nobody(), leaderless]).nodes().unwrap_err();
-    assert!(matches!(error, EtcdError::Away(_)), "{error}");
+    assert!(matches!(error, EtcdError::Unreachable(_)), "{error}");
     let error = error.to_string();
     assert!(error.contains("no etcd server answers") && error.contains("503"), "{error}");
 }
@@ -73,14 +73,14 @@ fn reports_a_refusal_verbatim() {
 fn rejects_a_server_that_is_not_etcd() {
     for body in ["hello", "[]", r#"{"kvs":[{"key":"??"}]}"#, r#"{"kvs":{}}"#] {
         let error = directory(&[answers("200 OK", body.to_owned())]).nodes().unwrap_err();
-        assert!(matches!(error, EtcdError::Foreign { .. }), "{body}: {error}");
+        assert!(matches!(error, EtcdError::NotEtcd { .. }), "{body}: {error}");
     }
     let error = directory(&[answers("200 OK", "x".repeat(9 << 20))]).nodes().unwrap_err();
-    assert!(matches!(error, EtcdError::Away(_)), "an answer without end is not read: {error}");
+    assert!(matches!(error, EtcdError::Unreachable(_)), "an answer without end is not read: {error}");
 }
 
 #[test]
-fn keys_that_no_node_wrote_are_left_out() {
+fn ignores_keys_not_written_by_a_node() {
     let other = NODE.replace("eyJ2ZXJzaW9uIjoxfQ==", "eyJ2ZXJzaW9uIjoyfQ==");
     assert_eq!(directory(&[answers("200 OK", other)]).nodes().unwrap(), []);
     let elsewhere = NODE.replace("\"L2ZhcmNhbGw", "\"L2ZhcmNhbGx");

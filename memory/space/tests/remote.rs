@@ -138,12 +138,12 @@ impl NodeProcess {
         Self { other, address }
     }
 
-    fn ask(&self, request: &Request) -> Reply {
+    fn call_node(&self, request: &Request) -> Reply {
         call_node(&SoftNic::new(), &self.address, request).unwrap()
     }
 
     fn status(&self) -> NodeStatus {
-        match self.ask(&Request::Status) {
+        match self.call_node(&Request::Status) {
             Reply::Status(status) => status,
             other => panic!("{other:?}"),
         }
@@ -263,7 +263,7 @@ fn loses_no_page_while_a_replica_is_left_then_reports_errors() {
 }
 
 #[test]
-fn a_node_that_joins_takes_the_place_of_one_that_dies() {
+fn replaces_a_crashed_node_by_a_joining_one() {
     let mut nodes: Vec<NodeProcess> = (0..2).map(|_| NodeProcess::start(16, LONG)).collect();
     let suspect_after = Duration::from_millis(100);
     let addresses = addresses(&nodes);
@@ -286,7 +286,7 @@ fn a_node_that_joins_takes_the_place_of_one_that_dies() {
 /// A client is stopped for longer than its lease, and its slab is granted to another one. When the client resumes, its
 /// late WRITEs fail.
 #[test]
-fn late_writes_of_a_client_whose_lease_expired_change_nothing() {
+fn ignores_writes_after_lease_expiry() {
     let node = NodeProcess::start(1, Duration::from_secs(4));
     let mut client = Other::start("client", &[&node.address]);
     client.wait_for("writing");
@@ -317,26 +317,27 @@ fn late_writes_of_a_client_whose_lease_expired_change_nothing() {
 
 /// Returns whether a node grants a slab to a new client.
 fn has_room(address: &str) -> bool {
-    let ask = |request: &Request| call_node(&SoftNic::new(), address, request);
-    let Ok(Reply::Leased { lease, .. }) = ask(&Request::Lease { version: wire::VERSION, name: "new".into() })
+    let call_node = |request: &Request| call_node(&SoftNic::new(), address, request);
+    let Ok(Reply::Leased { lease, .. }) =
+        call_node(&Request::Lease { version: wire::VERSION, name: "new".into() })
     else {
         panic!("no lease")
     };
     let begun = Instant::now();
     let granted = loop {
-        match ask(&Request::Grant { lease, slab: 1 }) {
+        match call_node(&Request::Grant { lease, slab: 1 }) {
             Ok(Reply::Wait) => assert!(begun.elapsed() < LOST, "not in time: it grants or refuses"),
             granted => break granted,
         }
     };
-    ask(&Request::End { lease }).unwrap();
+    call_node(&Request::End { lease }).unwrap();
     granted.is_ok()
 }
 
 #[test]
-fn callers_drive_while_threads_compete_for_processors() {
+fn polls_by_callers_while_threads_compete() {
     let node = NodeProcess::start(8, LONG);
-    let config = ClientConfig { callers_drive: false, ..config(vec![node.address.clone()], 1) };
+    let config = ClientConfig { caller_polling: false, ..config(vec![node.address.clone()], 1) };
     let memory = RemoteMemory::open(provider(), config).unwrap();
     let bytes = page_bytes(0, 1);
     memory.write(0, &bytes).unwrap();
@@ -361,7 +362,7 @@ fn callers_drive_while_threads_compete_for_processors() {
 }
 
 #[test]
-fn nodes_give_their_memory_back_under_load() {
+fn returns_node_memory_under_load() {
     // A client learns of the drain when it renews its lease.
     let nodes: Vec<NodeProcess> = (0..3).map(|_| NodeProcess::start(16, Duration::from_secs(10))).collect();
     let memory = RemoteMemory::open(provider(), config(addresses(&nodes), 2)).unwrap();
@@ -369,16 +370,16 @@ fn nodes_give_their_memory_back_under_load() {
     under_load(&memory, &lives, || until_whole(&memory));
     for node in &nodes {
         under_load(&memory, &lives, || {
-            node.ask(&Request::Drain { is_wanted: true });
+            node.call_node(&Request::Drain { is_wanted: true });
             until("it has its memory back", || node.held() == 0);
         });
-        node.ask(&Request::Drain { is_wanted: false });
+        node.call_node(&Request::Drain { is_wanted: false });
         check_all(&memory, &lives);
     }
 }
 
 #[test]
-fn a_client_that_ends_gives_everything_back() {
+fn returns_all_slabs_when_a_client_closes() {
     let nodes: Vec<NodeProcess> = (0..2).map(|_| NodeProcess::start(16, LONG)).collect();
     let memory = RemoteMemory::open(provider(), config(addresses(&nodes), 2)).unwrap();
     memory.write(0, &vec![1; SIZE_BYTES as usize]).unwrap();
@@ -389,16 +390,16 @@ fn a_client_that_ends_gives_everything_back() {
 }
 
 #[test]
-fn a_node_that_was_started_again_grants_nothing_for_old_leases() {
+fn rejects_old_leases_after_a_node_restart() {
     let mut node = NodeProcess::start(4, LONG);
-    let reply = node.ask(&Request::Lease { version: wire::VERSION, name: "old".into() });
+    let reply = node.call_node(&Request::Lease { version: wire::VERSION, name: "old".into() });
     let Reply::Leased { lease, incarnation, .. } = reply else { panic!("{reply:?}") };
-    node.ask(&Request::Grant { lease, slab: 1 });
+    node.call_node(&Request::Grant { lease, slab: 1 });
     node.other.kill();
     let again = NodeProcess::start(4, LONG);
     assert_ne!(again.status().incarnation, incarnation);
     let refused = call_node(&SoftNic::new(), &again.address, &Request::Grant { lease, slab: 1 });
-    let is_unknown = |failed: &CallFailed| matches!(failed, CallFailed::Refused(refusal) if refusal.kind == wire::RefusalKind::UnknownLease);
+    let is_unknown = |failed: &NodeCallError| matches!(failed, NodeCallError::Refused(refusal) if refusal.kind == wire::RefusalKind::UnknownLease);
     assert!(refused.as_ref().is_err_and(is_unknown), "{refused:?}");
 }
 
@@ -421,11 +422,11 @@ fn keeps_bytes_of_threads_that_share_an_address_space() {
     [true, false].into_iter().for_each(share_an_address_space);
 }
 
-fn share_an_address_space(callers_drive: bool) {
+fn share_an_address_space(caller_polling: bool) {
     const THREADS: usize = 6;
     const TURNS: usize = 400;
     let nodes = [NodeProcess::start(64, LONG), NodeProcess::start(64, LONG)];
-    let config = ClientConfig { callers_drive, ..config(addresses(&nodes), 2) };
+    let config = ClientConfig { caller_polling, ..config(addresses(&nodes), 2) };
     let memory = RemoteMemory::open(provider(), config).unwrap();
     // These ranges do not end at page boundaries, so two threads share a page.
     let own_bytes = SIZE_BYTES as usize / THREADS / 2 + 100;

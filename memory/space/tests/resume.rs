@@ -22,36 +22,36 @@ struct Space {
     engine: Option<Engine>,
     nodes: Vec<Node>,
     clock: MonotonicClock,
-    kept: File,
+    recovery_file: File,
     last_token: u64,
     /// Content of the memory when all writes in progress are complete.
     model: Vec<u8>,
     /// Writes that were not reported as complete yet.
-    under_way: BTreeMap<u64, Range<usize>>,
+    in_progress: BTreeMap<u64, Range<usize>>,
 }
 
 impl Space {
     fn new() -> Self {
         let donated = NodeConfig { slab_bytes: SLAB_BYTES, slabs: 16, term: LONG, ..NodeConfig::default() };
         let node = |at| Node::new(Nic::open(&SoftNic::new()).unwrap(), donated, at);
-        let (clock, kept) = (MonotonicClock::new(), memfd());
+        let (clock, recovery_file) = (MonotonicClock::new(), memfd());
         Self {
-            engine: Some(begin(&kept, &clock)),
+            engine: Some(begin(&recovery_file, &clock)),
             nodes: (0..3).map(node).collect(),
             clock,
-            kept,
+            recovery_file,
             last_token: 0,
             model: vec![0; SIZE_BYTES],
-            under_way: BTreeMap::new(),
+            in_progress: BTreeMap::new(),
         }
     }
 
-    fn turn(&mut self) {
+    fn drive_once(&mut self) {
         let now = self.clock.now();
         while let Some((at, bytes)) = self.engine().next_call(now) {
-            let answer = self.nodes[at].handle(&bytes, now);
-            let answer = answer.map(|reply| reply.to_bytes()).map_err(CallFailed::Refused);
-            self.engine().answered(at, answer, now);
+            let reply = self.nodes[at].handle(&bytes, now);
+            let reply = reply.map(|reply| reply.to_bytes()).map_err(NodeCallError::Refused);
+            self.engine().on_reply(at, reply, now);
         }
         self.engine().progress(now);
         self.nodes.iter_mut().for_each(|node| {
@@ -80,42 +80,42 @@ impl Space {
         let range = offset..offset + len_bytes;
         let is_taken = self.engine().has_room(6);
         if !is_taken
-            || self.under_way.values().any(|other| other.start < range.end && range.start < other.end)
+            || self.in_progress.values().any(|other| other.start < range.end && range.start < other.end)
         {
             return;
         }
         let bytes: Vec<u8> = (0..len_bytes).map(|_| rng.next_u64() as u8).collect();
         self.model[range.clone()].copy_from_slice(&bytes);
         let token = self.submit(offset, Work::Write(bytes.into()));
-        self.under_way.insert(token, range);
+        self.in_progress.insert(token, range);
     }
 
-    fn hear(&mut self) {
-        while let Some(Ended { token, result }) = self.engine().next_ended() {
+    fn collect(&mut self) {
+        while let Some(CompletedRequest { token, result }) = self.engine().next_completed() {
             assert_eq!(result, Ok(Vec::new()), "token {token}");
-            self.under_way.remove(&token);
+            self.in_progress.remove(&token);
         }
     }
 
     /// The process exits here, and the next one begins.
     fn crash(&mut self) {
         self.engine = None;
-        self.engine = Some(begin(&self.kept, &self.clock));
+        self.engine = Some(begin(&self.recovery_file, &self.clock));
         // These writes are not reported any more, but they are repeated.
-        self.under_way.clear();
+        self.in_progress.clear();
     }
 
     fn read_all(&mut self) -> Vec<u8> {
         let until = Instant::now() + LOST;
         while !self.engine().has_room(SIZE_BYTES / PAGE_BYTES) {
             assert!(Instant::now() < until, "not in time");
-            self.turn();
-            self.hear();
+            self.drive_once();
+            self.collect();
         }
         let token = self.submit(0, Work::Read { len_bytes: SIZE_BYTES });
         loop {
-            self.turn();
-            while let Some(ended) = self.engine().next_ended() {
+            self.drive_once();
+            while let Some(ended) = self.engine().next_completed() {
                 if ended.token == token {
                     return ended.result.unwrap();
                 }
@@ -142,13 +142,18 @@ fn config() -> ClientConfig {
     }
 }
 
-fn resume(kept: &File, clock: &MonotonicClock) -> Result<Engine, OpenError> {
-    Engine::resume(&Nic::open(&SoftNic::new()).unwrap(), config(), kept.try_clone().unwrap(), clock.now())
+fn resume(recovery_file: &File, clock: &MonotonicClock) -> Result<Engine, OpenError> {
+    Engine::resume(
+        &Nic::open(&SoftNic::new()).unwrap(),
+        config(),
+        recovery_file.try_clone().unwrap(),
+        clock.now(),
+    )
 }
 
 /// Resumes the engine, and adds the nodes that it may not know.
-fn begin(kept: &File, clock: &MonotonicClock) -> Engine {
-    let mut engine = resume(kept, clock).unwrap();
+fn begin(recovery_file: &File, clock: &MonotonicClock) -> Engine {
+    let mut engine = resume(recovery_file, clock).unwrap();
     for node in ["1", "2"] {
         engine.join(node).unwrap();
     }
@@ -167,15 +172,15 @@ fn restores_all_confirmed_and_begun_writes_in_a_new_process() {
         for _ in 0..12 {
             for _ in 0..rng.below(60) {
                 match rng.below(3) {
-                    0 => space.turn(),
-                    1 => space.hear(),
+                    0 => space.drive_once(),
+                    1 => space.collect(),
                     _ => space.write(&mut rng),
                 }
             }
             space.crash();
             // Exit again, also while the earlier writes are repeated.
             for _ in 0..rng.below(3) {
-                (0..rng.below(20)).for_each(|_| space.turn());
+                (0..rng.below(20)).for_each(|_| space.drive_once());
                 space.crash();
             }
             if rng.below(2) == 0 {
@@ -190,12 +195,12 @@ fn restores_all_confirmed_and_begun_writes_in_a_new_process() {
 }
 
 #[test]
-fn what_was_kept_of_another_address_space_is_refused() {
-    let (kept, clock) = (memfd(), MonotonicClock::new());
-    drop(resume(&kept, &clock).unwrap());
+fn rejects_the_recovery_file_of_another_space() {
+    let (recovery_file, clock) = (memfd(), MonotonicClock::new());
+    drop(resume(&recovery_file, &clock).unwrap());
     let nic = Nic::open(&SoftNic::new()).unwrap();
     let other = ClientConfig { size_bytes: SIZE_BYTES as u64 / 2, ..config() };
-    let refused = Engine::resume(&nic, other, kept.try_clone().unwrap(), clock.now()).err().unwrap();
+    let refused = Engine::resume(&nic, other, recovery_file.try_clone().unwrap(), clock.now()).err().unwrap();
     assert!(refused.to_string().contains("another address space"), "{refused}");
 }
 
@@ -208,8 +213,8 @@ fn restores_joined_nodes_in_order_in_a_new_process() {
     drop(space.engine.take());
     let other = ClientConfig { nodes: vec!["3".into(), "2".into()], nodes_max: 4, ..config() };
     let nic = Nic::open(&SoftNic::new()).unwrap();
-    let kept = space.kept.try_clone().unwrap();
-    let mut engine = Engine::resume(&nic, other, kept, space.clock.now()).unwrap();
+    let recovery_file = space.recovery_file.try_clone().unwrap();
+    let mut engine = Engine::resume(&nic, other, recovery_file, space.clock.now()).unwrap();
     let addresses: Vec<String> = engine.status().nodes.into_iter().map(|node| node.address).collect();
     assert_eq!(addresses, ["0", "1", "2", "3"]);
     assert_eq!(engine.join("4").unwrap_err().to_string(), "nodes is 5: from 1 to 4");

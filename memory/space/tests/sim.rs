@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use farcall_link::SplitMix64;
 use farcall_memory::*;
-use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, Waiting, World};
+use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, WaitStrategy, World};
 use net::{ClientProgram, NodeProgram, nic};
 use support::Load;
 
@@ -24,7 +24,7 @@ const DONATED: NodeConfig = NodeConfig {
     slabs_per_lease_max: 100,
     pairs_max: 4,
     volumes_max: 0,
-    notes_bytes_max: 0,
+    metadata_bytes_max: 0,
 };
 
 fn config(nodes: usize, replicas: usize) -> ClientConfig {
@@ -40,7 +40,7 @@ fn config(nodes: usize, replicas: usize) -> ClientConfig {
         pages_max: 1_024,
         connections: 2,
         pool_bytes: 1 << 20,
-        callers_drive: false,
+        caller_polling: false,
         scrub_pages_per_s: 64,
         spill: None,
     }
@@ -72,18 +72,18 @@ impl Run {
             .iter()
             .map(|host| {
                 lives += 1;
-                world.spawn(host, Waiting::Event, NodeProgram::new(host, DONATED, lives))
+                world.spawn(host, WaitStrategy::Event, NodeProgram::new(host, DONATED, lives))
             })
             .collect();
         let ids: Vec<NodeId> = hosts.iter().map(Host::id).collect();
         let engine = Engine::new(&nic(&client_host, seed), config(known, replicas)).unwrap();
         let program = ClientProgram::new(&client_host, engine, &ids, Load::new(seed, PAGES));
-        let client = world.spawn(&client_host, Waiting::Event, program);
+        let client = world.spawn(&client_host, WaitStrategy::Event, program);
         Self { world, hosts, nodes, client, client_host, lives }
     }
 
     fn client(&self) -> &ClientProgram {
-        self.world.look(self.client).unwrap()
+        self.world.inspect(self.client).unwrap()
     }
 
     /// Issues `count` requests and runs the world until they have completed.
@@ -107,14 +107,15 @@ impl Run {
 
     fn until(&mut self, what: &str, is_done: impl Fn(&ClientProgram) -> bool) {
         let client = self.client;
-        let done =
-            self.world.run_while_not(Duration::from_secs(100), |world| is_done(world.look(client).unwrap()));
+        let done = self
+            .world
+            .run_while_not(Duration::from_secs(100), |world| is_done(world.inspect(client).unwrap()));
         let program = self.client();
         assert!(
             done,
             "not in time: {what}; {:?}, {} under way",
             program.engine.status(),
-            program.load.under_way()
+            program.load.in_progress()
         );
     }
 
@@ -140,12 +141,12 @@ impl Run {
     fn start(&mut self, node: usize) {
         self.lives += 1;
         let program = NodeProgram::new(&self.hosts[node], DONATED, self.lives);
-        self.nodes[node] = self.world.spawn(&self.hosts[node], Waiting::Event, program);
+        self.nodes[node] = self.world.spawn(&self.hosts[node], WaitStrategy::Event, program);
     }
 
     /// Flips a bit of one of the client's pages in the memory of a node.
     fn flip(&mut self, node: usize, rng: &mut SplitMix64) -> bool {
-        let Some(program) = self.world.look::<NodeProgram>(self.nodes[node]) else { return false };
+        let Some(program) = self.world.inspect::<NodeProgram>(self.nodes[node]) else { return false };
         let slabs: Vec<_> = program.node.granted().collect();
         if slabs.is_empty() {
             return false;
@@ -172,7 +173,7 @@ impl Run {
     fn until_nothing_is_granted(&mut self, node: usize) {
         let task = self.nodes[node];
         let done = self.world.run_while_not(Duration::from_secs(100), |world| {
-            let room = world.look::<NodeProgram>(task).unwrap().node.status(world.now()).room;
+            let room = world.inspect::<NodeProgram>(task).unwrap().node.status(world.now()).room;
             room.free == room.slabs
         });
         assert!(done, "a node did not get its memory back");
@@ -186,7 +187,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn every_byte_is_as_in_plain_memory() {
+fn matches_plain_memory() {
     for seed in seeds(8) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = Run::new(seed, 3, 1 + seed as usize % 3);
@@ -202,7 +203,7 @@ fn every_byte_is_as_in_plain_memory() {
 
 /// One fault at a time, which is repaired before the next: nothing is lost, and no request fails.
 #[test]
-fn one_failure_at_a_time_costs_nothing() {
+fn loses_nothing_with_one_failure_at_a_time() {
     let (seeds, mut broken) = (seeds(8), 0);
     for seed in seeds.clone() {
         println!("FARCALL_SIM_FIRST={seed}");
@@ -220,7 +221,7 @@ fn one_failure_at_a_time_costs_nothing() {
                 }
                 1 => {
                     let (peer, own) = (run.hosts[node].id(), run.client_host.id());
-                    run.world.part(peer, own);
+                    run.world.partition(peer, own);
                     run.make(60);
                     run.world.heal();
                 }
@@ -254,7 +255,7 @@ fn one_failure_at_a_time_costs_nothing() {
 
 /// Nodes join under load. They get the replicas that are missing, and replace nodes that leave.
 #[test]
-fn nodes_that_join_later_are_as_good_as_others() {
+fn uses_nodes_that_join_later() {
     for seed in seeds(8) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = Run::knowing(1, seed, 3, 2);
@@ -279,7 +280,7 @@ fn nodes_that_join_later_are_as_good_as_others() {
 
 /// A draining node is left only when other nodes have the pages. A node that has exited unnoticed does not count.
 #[test]
-fn a_donor_keeps_what_a_dead_node_had() {
+fn keeps_pages_of_a_crashed_node_while_draining() {
     for seed in seeds(8) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = Run::new(seed, 2, 2);
@@ -299,7 +300,7 @@ fn a_donor_keeps_what_a_dead_node_had() {
 /// Any fault may occur at any time. What is read is right nevertheless, each request completes, and in the end all
 /// pages can be written and read.
 #[test]
-fn whatever_happens_no_wrong_byte_is_read() {
+fn reads_no_wrong_byte_under_faults() {
     for seed in seeds(12) {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut rng = SplitMix64::new(seed);
@@ -318,7 +319,7 @@ fn whatever_happens_no_wrong_byte_is_read() {
                     run.kill(node);
                     is_dead[node] = true;
                 }
-                2 => run.world.part(run.hosts[node].id(), run.client_host.id()),
+                2 => run.world.partition(run.hosts[node].id(), run.client_host.id()),
                 3 => run.world.heal(),
                 4 => drop(run.flip(node, &mut rng)),
                 _ if !is_dead[node] => run.drain(node, rng.below(2) == 0),

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farcall_io::{Buffer, Config, Direction, Done, Handler, Poller, PollerConfig, Window};
+use farcall_io::{Buffer, Config, Direction, Handler, Poller, PollerConfig, TransferCompletion, Window};
 use farcall_link::{Nic, SplitMix64};
-use farcall_memory::wire::{Reply, Request as Asked};
+use farcall_memory::wire::{Reply, Request as NodeRequest};
 use farcall_memory::*;
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos};
@@ -55,15 +55,15 @@ impl Space {
         Self { engine, nodes, clock: MonotonicClock::new(), last_token: 0 }
     }
 
-    fn turn(&mut self) {
-        turn(&mut self.engine, &mut self.nodes, self.clock.now());
+    fn drive_once(&mut self) {
+        drive_once(&mut self.engine, &mut self.nodes, self.clock.now());
     }
 
     fn until(&mut self, what: &str, mut is_done: impl FnMut(&mut Self) -> bool) {
         let until = Instant::now() + LOST;
         while !is_done(self) {
             assert!(Instant::now() < until, "not in time: {what}; {:?}", self.engine.status());
-            self.turn();
+            self.drive_once();
         }
     }
 
@@ -75,11 +75,11 @@ impl Space {
     }
 
     /// Issues a request and waits until it completes.
-    fn ask(&mut self, offset: usize, work: Work) -> Result<Vec<u8>, IoError> {
+    fn call_node(&mut self, offset: usize, work: Work) -> Result<Vec<u8>, IoError> {
         let token = self.submit(offset, work);
         let mut found = None;
         self.until("a request is over", |space| {
-            found = space.engine.next_ended();
+            found = space.engine.next_completed();
             found.is_some()
         });
         let ended = found.unwrap();
@@ -88,11 +88,11 @@ impl Space {
     }
 
     fn write(&mut self, offset: usize, bytes: &[u8]) {
-        self.ask(offset, Work::Write(bytes.to_vec().into())).unwrap();
+        self.call_node(offset, Work::Write(bytes.to_vec().into())).unwrap();
     }
 
     fn read(&mut self, offset: usize, len_bytes: usize) -> Result<Vec<u8>, IoError> {
-        self.ask(offset, Work::Read { len_bytes })
+        self.call_node(offset, Work::Read { len_bytes })
     }
 
     /// Writes every page, each with different bytes.
@@ -107,7 +107,7 @@ impl Space {
     fn fill_first_slab(&mut self) {
         let token = self.submit(0, Work::Write(vec![9; SLAB_BYTES].into()));
         self.until("the first slab is written", |space| {
-            space.engine.next_ended().is_some_and(|ended| ended.token == token && ended.result.is_ok())
+            space.engine.next_completed().is_some_and(|ended| ended.token == token && ended.result.is_ok())
         });
     }
 
@@ -124,7 +124,7 @@ impl Space {
     }
 
     fn drain(&mut self, node: usize, is_wanted: bool) {
-        self.request(node, &Asked::Drain { is_wanted });
+        self.request(node, &NodeRequest::Drain { is_wanted });
     }
 
     /// Returns the latest report of the client to a node.
@@ -133,7 +133,7 @@ impl Space {
         status.reports.first().and_then(|report| report.redundancy).unwrap_or_default()
     }
 
-    fn request(&mut self, node: usize, request: &Asked) {
+    fn request(&mut self, node: usize, request: &NodeRequest) {
         let request = request.to_bytes();
         self.nodes[node].handle(&request, self.clock.now()).unwrap();
         // The client learns of the request when it renews its lease.
@@ -156,15 +156,15 @@ impl Space {
     }
 }
 
-fn answer(engine: &mut Engine, nodes: &mut [Node], at: usize, asked: &[u8], now: Nanos) {
-    let answer = nodes[at].handle(asked, now);
-    let answer = answer.map(|reply| reply.to_bytes()).map_err(CallFailed::Refused);
-    engine.answered(at, answer, now);
+fn reply(engine: &mut Engine, nodes: &mut [Node], at: usize, request: &[u8], now: Nanos) {
+    let reply = nodes[at].handle(request, now);
+    let reply = reply.map(|reply| reply.to_bytes()).map_err(NodeCallError::Refused);
+    engine.on_reply(at, reply, now);
 }
 
-fn turn(engine: &mut Engine, nodes: &mut [Node], now: Nanos) {
-    while let Some((at, asked)) = engine.next_call(now) {
-        answer(engine, nodes, at, &asked, now);
+fn drive_once(engine: &mut Engine, nodes: &mut [Node], now: Nanos) {
+    while let Some((at, request)) = engine.next_call(now) {
+        reply(engine, nodes, at, &request, now);
     }
     engine.progress(now);
     for node in nodes {
@@ -196,7 +196,7 @@ proptest! {
     /// Requests are issued without waiting for earlier ones. Each read returns what it would if they were executed in
     /// order.
     #[test]
-    fn requests_are_as_on_a_plain_vector(
+    fn matches_a_plain_vector(
         steps in prop::collection::vec(step(), 1..60),
         nodes in 1..4_usize,
         replicas in 1..3_usize,
@@ -221,7 +221,7 @@ proptest! {
             wanted.insert(token, bytes);
         }
         space.until("all is over", |space| {
-            while let Some(ended) = space.engine.next_ended() {
+            while let Some(ended) = space.engine.next_completed() {
                 let bytes = wanted.remove(&ended.token).expect("told of once");
                 assert_eq!(ended.result.as_ref(), Ok(&bytes), "request {}", ended.token);
             }
@@ -234,14 +234,14 @@ proptest! {
 }
 
 #[test]
-fn flipped_bits_are_found_and_repaired() {
+fn repairs_flipped_bits() {
     let mut rng = SplitMix64::new(1);
     let mut space = Space::new(2, 8, |_| ());
     let bytes = space.fill();
     // Every page of one node is wrong: reads detect that and use the other node.
     space.flip(0, &mut rng);
     assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
-    space.ask(0, Work::Scrub).unwrap();
+    space.call_node(0, Work::Scrub).unwrap();
     let counts = space.engine.status().counts;
     assert_eq!((counts.wrong, counts.repaired, counts.lost), (20, 20, 0));
     // All pages were repaired, so those of the other node may be wrong now.
@@ -258,14 +258,14 @@ fn reports_a_damaged_page_without_failing_its_neighbours() {
     space.flip(1, &mut rng);
     assert_eq!(space.read(3 * PAGE_BYTES, 10), Err(IoError::Lost { page: 3 }));
     // Writing a part of a page needs the rest of the page; writing all of it does not.
-    assert_eq!(space.ask(5, Work::Write(vec![1].into())), Err(IoError::Lost { page: 0 }));
+    assert_eq!(space.call_node(5, Work::Write(vec![1].into())), Err(IoError::Lost { page: 0 }));
     space.write(3 * PAGE_BYTES, &bytes[3 * PAGE_BYTES..4 * PAGE_BYTES]);
     assert_eq!(space.read(3 * PAGE_BYTES, PAGE_BYTES).unwrap(), bytes[3 * PAGE_BYTES..4 * PAGE_BYTES]);
     assert_eq!(space.read(4 * PAGE_BYTES, 10), Err(IoError::Lost { page: 4 }));
 }
 
 #[test]
-fn what_was_never_written_is_zero_and_costs_no_memory() {
+fn reads_unwritten_pages_as_zeros_without_memory() {
     let mut space = Space::new(1, 8, |_| ());
     assert_eq!(space.read(0, SIZE_BYTES).unwrap(), vec![0; SIZE_BYTES]);
     assert_eq!((space.held(0), space.engine.status().table_bytes), (0, 0));
@@ -276,7 +276,7 @@ fn what_was_never_written_is_zero_and_costs_no_memory() {
 }
 
 #[test]
-fn replicas_are_on_different_nodes_and_slabs_are_spread() {
+fn places_replicas_on_different_nodes() {
     let mut space = Space::new(4, 8, |_| ());
     space.fill();
     let held: Vec<usize> = (0..4).map(|node| space.held(node)).collect();
@@ -308,11 +308,11 @@ fn keeps_two_replicas_on_draining_nodes_unless_forced() {
     space.until("the client reports what it keeps", |space| space.reported(0).held_back == 3);
     assert_eq!((space.held(0), space.engine.status().degraded), (3, 0));
     // This does not change by itself.
-    (0..10_000).for_each(|_| space.turn());
+    (0..10_000).for_each(|_| space.drive_once());
     assert_eq!((space.held(0), space.reported(0).held_back), (3, 3));
     space.drain(0, false);
     space.until("nothing is held back", |space| space.reported(0).held_back == 0);
-    space.request(0, &Asked::DrainForced);
+    space.request(0, &NodeRequest::DrainForced);
     space.until("the node has its memory back", |space| space.held(0) == 0);
     space.until("the client reports one replica of each slab", |space| space.reported(1).degraded == 3);
     assert_eq!(space.engine.status().degraded, 3);
@@ -359,15 +359,15 @@ fn scrubs_everything_when_a_node_requests_it() {
     let mut space = Space::new(2, 8, |_| ());
     let bytes = space.fill();
     space.flip(1, &mut rng);
-    space.request(0, &Asked::Scrub);
+    space.request(0, &NodeRequest::Scrub);
     assert_eq!(space.reported(0).scrubs, 0);
     space.until("the scrub is complete", |space| space.reported(0).scrubs == 1);
     let report = space.reported(0);
     let pages = space.engine.status().counts.scrubbed;
     assert!(report.repaired >= 20 && report.scrubbed == pages, "{report:?}, {pages} pages");
     // Both nodes request a scrub before the client learns of it: one scrub suffices for both.
-    space.request(0, &Asked::Scrub);
-    space.request(1, &Asked::Scrub);
+    space.request(0, &NodeRequest::Scrub);
+    space.request(1, &NodeRequest::Scrub);
     space.until("both know that it is complete", |space| {
         space.reported(0).scrubs == 2 && space.reported(1).scrubs == 1
     });
@@ -386,19 +386,19 @@ fn waits_for_slabs_that_nodes_expect_back() {
     while ended.is_none() {
         assert!(Instant::now() < until, "not in time; {:?}", space.engine.status());
         let now = space.clock.now();
-        while let Some((at, asked)) = space.engine.next_call(now) {
-            let is_grant = matches!(Asked::parse(&asked), Ok(Asked::Grant { .. }));
+        while let Some((at, request)) = space.engine.next_call(now) {
+            let is_grant = matches!(NodeRequest::parse(&request), Ok(NodeRequest::Grant { .. }));
             if is_grant && waits < 20 {
                 waits += 1;
-                space.engine.answered(at, Ok(wire::Reply::Wait.to_bytes()), now);
+                space.engine.on_reply(at, Ok(wire::Reply::Wait.to_bytes()), now);
             } else {
-                answer(&mut space.engine, &mut space.nodes, at, &asked, now);
+                reply(&mut space.engine, &mut space.nodes, at, &request, now);
             }
         }
         space.engine.progress(now);
-        ended = space.engine.next_ended();
+        ended = space.engine.next_completed();
     }
-    assert_eq!((waits, ended), (20, Some(Ended { token, result: Ok(Vec::new()) })));
+    assert_eq!((waits, ended), (20, Some(CompletedRequest { token, result: Ok(Vec::new()) })));
     assert_eq!(space.read(0, SIZE_BYTES).unwrap(), bytes);
 }
 
@@ -407,7 +407,7 @@ fn fails_a_write_without_free_space_and_spills_if_allowed() {
     let mut space = Space::new(1, 1, |config| config.replicas = 1);
     space.write(0, &[1; PAGE_BYTES]);
     let page = (SLAB_BYTES / PAGE_BYTES) as u64;
-    assert_eq!(space.ask(SLAB_BYTES, Work::Write(vec![2].into())), Err(IoError::NoRoom { page }));
+    assert_eq!(space.call_node(SLAB_BYTES, Work::Write(vec![2].into())), Err(IoError::NoRoom { page }));
     assert_eq!(space.read(0, PAGE_BYTES).unwrap(), [1; PAGE_BYTES]);
 
     let path = std::env::temp_dir().join(format!("farcall-spill-{}", std::process::id()));
@@ -440,7 +440,7 @@ fn fails_a_write_after_lease_expiry_without_changing_bytes() {
     std::mem::swap(&mut first.nodes, &mut second.nodes);
     second.write(0, &[2; PAGE_BYTES]);
     std::mem::swap(&mut first.nodes, &mut second.nodes);
-    assert_eq!(first.ask(0, Work::Write(vec![3; PAGE_BYTES].into())), Err(IoError::NoRoom { page: 0 }));
+    assert_eq!(first.call_node(0, Work::Write(vec![3; PAGE_BYTES].into())), Err(IoError::NoRoom { page: 0 }));
     assert_eq!(first.read(0, 1), Err(IoError::Lost { page: 0 }));
     let mut found = [0; PAGE_BYTES];
     first.nodes[0].granted().for_each(|(_, slab)| slab.copy_out(0, &mut found));
@@ -449,34 +449,38 @@ fn fails_a_write_after_lease_expiry_without_changing_bytes() {
 
 /// Collects the completions of a session.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<Done<()>>>>);
+struct CompletionLog(Arc<Mutex<Vec<TransferCompletion<()>>>>);
 
-impl Handler for Told {
+impl Handler for CompletionLog {
     type Context = ();
 
-    fn done(&self, done: Done<()>) {
-        self.0.lock().unwrap().push(done);
+    fn on_completion(&self, completion: TransferCompletion<()>) {
+        self.0.lock().unwrap().push(completion);
     }
 }
 
 /// The second client knows the address and key of a slab of the first one.
 #[test]
-fn a_key_of_another_client_opens_nothing() {
+fn rejects_the_key_of_another_client() {
     let mut space = Space::new(1, 4, |config| config.replicas = 1);
     space.write(0, &[1; PAGE_BYTES]);
     let foreign = space.nodes[0].granted().next().unwrap().1.remote();
     let now = space.clock.now();
-    let mut ask = |request: Asked| space.nodes[0].handle(&request.to_bytes(), now).unwrap();
-    let Reply::Leased { lease, .. } = ask(Asked::Lease { version: wire::VERSION, name: "other".into() })
+    let mut call_node = |request: NodeRequest| space.nodes[0].handle(&request.to_bytes(), now).unwrap();
+    let Reply::Leased { lease, .. } =
+        call_node(NodeRequest::Lease { version: wire::VERSION, name: "other".into() })
     else {
         panic!()
     };
-    let Reply::Granted { region: own, .. } = ask(Asked::Grant { lease, slab: 1 }) else { panic!() };
+    let Reply::Granted { region: own, .. } = call_node(NodeRequest::Grant { lease, slab: 1 }) else {
+        panic!()
+    };
     let mut read = |region, grant| {
-        let told = Told::default();
+        let completions = CompletionLog::default();
         let mut poller = Poller::new(&Nic::open(&SoftNic::new()).unwrap(), PollerConfig::default()).unwrap();
-        let session = poller.open(Config::default(), Window::PAPER, told.clone()).unwrap();
-        let Reply::Connected { pairs } = ask(Asked::Connect { lease, pairs: session.infos() }) else {
+        let session = poller.open(Config::default(), Window::PAPER, completions.clone()).unwrap();
+        let Reply::Connected { pairs } = call_node(NodeRequest::Connect { lease, pairs: session.infos() })
+        else {
             panic!()
         };
         session.connect(&pairs, &[own, region]).unwrap();
@@ -486,7 +490,7 @@ fn a_key_of_another_client_opens_nothing() {
         session.submit(request).unwrap();
         let until = Instant::now() + LOST;
         let done = loop {
-            if let Some(done) = told.0.lock().unwrap().pop() {
+            if let Some(done) = completions.0.lock().unwrap().pop() {
                 break done;
             }
             assert!(Instant::now() < until, "the READ does not end");
@@ -499,7 +503,7 @@ fn a_key_of_another_client_opens_nothing() {
 }
 
 #[test]
-fn what_is_granted_again_is_zero_and_has_another_key() {
+fn grants_zeroed_slabs_under_new_keys() {
     let mut space = Space::new(1, 1, |config| config.replicas = 1);
     let mut keys = std::collections::BTreeSet::new();
     for _ in 0..3 {
@@ -509,40 +513,40 @@ fn what_is_granted_again_is_zero_and_has_another_key() {
         }
         let late = space.clock.now() + 2 * LONG;
         space.nodes[0].tick(late);
-        let asked = Asked::Lease { version: wire::VERSION, name: "next".into() };
-        let Ok(Reply::Leased { lease, .. }) = space.nodes[0].handle(&asked.to_bytes(), late) else {
+        let request = NodeRequest::Lease { version: wire::VERSION, name: "next".into() };
+        let Ok(Reply::Leased { lease, .. }) = space.nodes[0].handle(&request.to_bytes(), late) else {
             panic!()
         };
-        space.nodes[0].handle(&Asked::Grant { lease, slab: 1 }.to_bytes(), late).unwrap();
+        space.nodes[0].handle(&NodeRequest::Grant { lease, slab: 1 }.to_bytes(), late).unwrap();
         for (_, slab) in space.nodes[0].granted() {
             let mut found = vec![1; SLAB_BYTES];
             slab.copy_out(0, &mut found);
             assert!(found.iter().all(|byte| *byte == 0) && keys.insert(slab.remote().rkey));
         }
-        space.nodes[0].handle(&Asked::End { lease }.to_bytes(), late).unwrap();
+        space.nodes[0].handle(&NodeRequest::End { lease }.to_bytes(), late).unwrap();
     }
 }
 
 /// One node replies at once, the other one much later.
 #[test]
-fn a_client_that_ends_takes_no_new_lease() {
+fn requests_no_lease_while_closing() {
     let mut space = Space::new(2, 8, |_| ());
     space.fill();
     space.engine.close();
     let mut now = space.clock.now();
-    let mut asked = Vec::new();
+    let mut called = Vec::new();
     while let Some((at, bytes)) = space.engine.next_call(now) {
-        asked.push(at);
-        let answer = space.nodes[at].handle(&bytes, now).map(|reply| reply.to_bytes());
-        space.engine.answered(at, answer.map_err(CallFailed::Refused), now);
+        called.push(at);
+        let reply = space.nodes[at].handle(&bytes, now).map(|reply| reply.to_bytes());
+        space.engine.on_reply(at, reply.map_err(NodeCallError::Refused), now);
         now = now + Duration::from_secs(1);
     }
-    assert_eq!((asked, space.engine.is_closed()), (vec![0, 1], true));
+    assert_eq!((called, space.engine.is_closed()), (vec![0, 1], true));
     assert!(space.nodes.iter().all(|node| node.status(now).holders.is_empty()));
 }
 
 #[test]
-fn no_more_pages_go_together_than_a_small_pool_has_room_for() {
+fn limits_runs_to_the_pool() {
     let mut space = Space::new(2, 8, |config| config.pool_bytes = 16 * PAGE_BYTES);
     let bytes = space.fill();
     assert_eq!(space.fill(), bytes);
@@ -551,7 +555,7 @@ fn no_more_pages_go_together_than_a_small_pool_has_room_for() {
 }
 
 #[test]
-fn pages_that_go_together_are_taken_until_they_are_there() {
+fn holds_pages_of_a_run_until_completion() {
     let mut space = Space::new(2, 8, |_| {});
     space.write(0, &[1; PAGE_BYTES]);
     let bytes = vec![2; 4 * PAGE_BYTES];
@@ -560,7 +564,8 @@ fn pages_that_go_together_are_taken_until_they_are_there() {
         assert!(space.engine.is_written(page), "page {page} may have been written");
         assert!(!space.engine.holds(page, &bytes[..PAGE_BYTES]), "page {page}: nobody was told that it was");
     }
-    space.until("it is over", |space| space.engine.next_ended().is_some_and(|ended| ended.token == token));
+    space
+        .until("it is over", |space| space.engine.next_completed().is_some_and(|ended| ended.token == token));
     assert!((2..6).all(|page| space.engine.holds(page, &bytes[..PAGE_BYTES])));
     assert_eq!(space.engine.status().counts.pages_together, 4);
 }
@@ -573,7 +578,8 @@ fn writes_pages_one_by_one_after_a_node_missed_their_run() {
     space.restart(0);
     let bytes = vec![3; 6 * PAGE_BYTES];
     let token = space.submit(0, Work::Write(bytes.clone().into()));
-    space.until("it is over", |space| space.engine.next_ended().is_some_and(|ended| ended.token == token));
+    space
+        .until("it is over", |space| space.engine.next_completed().is_some_and(|ended| ended.token == token));
     let counts = space.engine.status().counts;
     assert!(counts.runs_broken > 0, "{counts:?}");
     assert!(counts.replicas_dropped > 0, "it is told when all replicas that there are have it: {counts:?}");
@@ -581,7 +587,7 @@ fn writes_pages_one_by_one_after_a_node_missed_their_run() {
 }
 
 #[test]
-fn a_replica_that_came_while_pages_went_together_has_them_too() {
+fn writes_a_run_to_a_replica_created_during_it() {
     let mut space = Space::new(3, 8, |config| config.suspect_after = Duration::from_millis(20));
     // The other pages of the slab were never written, so they are not copied.
     space.write(0, &[1; PAGE_BYTES]);
@@ -597,16 +603,16 @@ fn a_replica_that_came_while_pages_went_together_has_them_too() {
     while space.engine.status().counts.runs_broken == 0 {
         assert!(Instant::now() < until, "not in time: {:?}", space.engine.status());
         let now = space.clock.now();
-        while let Some((at, asked)) = space.engine.next_call(now) {
-            if matches!(Asked::parse(&asked), Ok(Asked::Grant { .. })) && token.is_none() {
+        while let Some((at, request)) = space.engine.next_call(now) {
+            if matches!(NodeRequest::parse(&request), Ok(NodeRequest::Grant { .. })) && token.is_none() {
                 token = Some(space.submit(4 * PAGE_BYTES, Work::Write(bytes.clone().into())));
             }
-            answer(&mut space.engine, &mut space.nodes, at, &asked, now);
+            reply(&mut space.engine, &mut space.nodes, at, &request, now);
         }
         space.engine.progress(now);
     }
     space.until("it is over", |space| {
-        space.engine.next_ended().is_some_and(|ended| Some(ended.token) == token)
+        space.engine.next_completed().is_some_and(|ended| Some(ended.token) == token)
     });
     space.until("two replicas are in sync", |space| space.engine.status().degraded == 0);
     space.restart(second);
@@ -615,7 +621,7 @@ fn a_replica_that_came_while_pages_went_together_has_them_too() {
 }
 
 #[test]
-fn whole_pages_go_together_and_a_wrong_one_alone_is_looked_for() {
+fn rereads_only_wrong_pages_of_a_run() {
     let mut space = Space::new(2, 8, |_| {});
     // Pages of slabs that have to be requested first are written singly.
     let _first = space.fill();
@@ -637,7 +643,7 @@ fn whole_pages_go_together_and_a_wrong_one_alone_is_looked_for() {
 }
 
 #[test]
-fn pieces_of_a_long_read_are_from_each_replica_in_turn() {
+fn alternates_replicas_for_parts_of_a_long_read() {
     const PIECES: usize = 4;
     let len_bytes = PIECES << 20;
     let mut space = Space::with_slabs(len_bytes, 2, 2, |config| config.size_bytes = len_bytes as u64);
@@ -656,7 +662,7 @@ fn pieces_of_a_long_read_are_from_each_replica_in_turn() {
 }
 
 #[test]
-fn a_node_keeps_to_its_limits_and_refuses_in_words() {
+fn enforces_node_limits_with_reasons() {
     let config = NodeConfig {
         slab_bytes: PAGE_BYTES,
         slabs: 3,
@@ -667,19 +673,23 @@ fn a_node_keeps_to_its_limits_and_refuses_in_words() {
         ..NodeConfig::default()
     };
     let mut node = Node::new(Nic::open(&SoftNic::new()).unwrap(), config, 7);
-    let mut ask = |request: Asked, ms: u64| node.handle(&request.to_bytes(), Nanos(ms * 1_000_000));
-    let lease_of = |version| Asked::Lease { version, name: "client".into() };
-    let mut take = || match ask(lease_of(wire::VERSION), 0) {
+    let mut call_node =
+        |request: NodeRequest, ms: u64| node.handle(&request.to_bytes(), Nanos(ms * 1_000_000));
+    let lease_of = |version| NodeRequest::Lease { version, name: "client".into() };
+    let mut take = || match call_node(lease_of(wire::VERSION), 0) {
         Ok(Reply::Leased { incarnation: 7, lease, .. }) => lease,
         other => panic!("{other:?}"),
     };
     let (first, second) = (take(), take());
     assert_ne!(first, second);
     let kind = |result: Result<Reply, wire::Refusal>| result.unwrap_err().kind;
-    assert_eq!(kind(ask(lease_of(wire::VERSION), 0)), wire::RefusalKind::Limit);
-    assert_eq!(kind(ask(lease_of(99), 0)), wire::RefusalKind::Version);
-    assert_eq!(kind(ask(Asked::Lease { version: 1, name: "x".repeat(65) }, 0)), wire::RefusalKind::Limit);
-    let mut region = |lease, slab| match ask(Asked::Grant { lease, slab }, 100) {
+    assert_eq!(kind(call_node(lease_of(wire::VERSION), 0)), wire::RefusalKind::Limit);
+    assert_eq!(kind(call_node(lease_of(99), 0)), wire::RefusalKind::Version);
+    assert_eq!(
+        kind(call_node(NodeRequest::Lease { version: 1, name: "x".repeat(65) }, 0)),
+        wire::RefusalKind::Limit
+    );
+    let mut region = |lease, slab| match call_node(NodeRequest::Grant { lease, slab }, 100) {
         Ok(Reply::Granted { region, .. }) => Ok(region),
         Err(refusal) => Err(refusal.kind),
         other => panic!("{other:?}"),
@@ -691,20 +701,23 @@ fn a_node_keeps_to_its_limits_and_refuses_in_words() {
     assert_ne!(region(second, 1).unwrap().rkey, one.rkey);
     assert_eq!(region(second, 2), Err(wire::RefusalKind::NoRoom));
     // The first lease is renewed, the second one is not.
-    ask(Asked::Renew { lease: first }, 900).unwrap();
-    assert_eq!(kind(ask(Asked::Renew { lease: second }, 1_200)), wire::RefusalKind::UnknownLease);
-    let status = match ask(Asked::Status, 1_200) {
+    call_node(NodeRequest::Renew { lease: first }, 900).unwrap();
+    assert_eq!(kind(call_node(NodeRequest::Renew { lease: second }, 1_200)), wire::RefusalKind::UnknownLease);
+    let status = match call_node(NodeRequest::Status, 1_200) {
         Ok(Reply::Status(status)) => status,
         other => panic!("{other:?}"),
     };
     assert_eq!((status.room.free, status.expired, status.holders.len()), (1, 1, 1));
-    ask(Asked::Return { lease: first, slab: 1 }, 1_200).unwrap();
-    ask(Asked::Return { lease: first, slab: 1 }, 1_200).unwrap();
-    ask(Asked::Drain { is_wanted: true }, 1_200).unwrap();
-    assert_eq!(kind(ask(Asked::Grant { lease: first, slab: 9 }, 1_200)), wire::RefusalKind::Draining);
-    ask(Asked::End { lease: first }, 1_200).unwrap();
-    assert_eq!(kind(ask(Asked::End { lease: first }, 1_200)), wire::RefusalKind::UnknownLease);
-    let unknown = Asked::Connect { lease: first, pairs: Vec::new() };
-    assert_eq!(kind(ask(unknown, 1_200)), wire::RefusalKind::Limit);
+    call_node(NodeRequest::Return { lease: first, slab: 1 }, 1_200).unwrap();
+    call_node(NodeRequest::Return { lease: first, slab: 1 }, 1_200).unwrap();
+    call_node(NodeRequest::Drain { is_wanted: true }, 1_200).unwrap();
+    assert_eq!(
+        kind(call_node(NodeRequest::Grant { lease: first, slab: 9 }, 1_200)),
+        wire::RefusalKind::Draining
+    );
+    call_node(NodeRequest::End { lease: first }, 1_200).unwrap();
+    assert_eq!(kind(call_node(NodeRequest::End { lease: first }, 1_200)), wire::RefusalKind::UnknownLease);
+    let unknown = NodeRequest::Connect { lease: first, pairs: Vec::new() };
+    assert_eq!(kind(call_node(unknown, 1_200)), wire::RefusalKind::Limit);
     assert_eq!(node.granted().count(), 0);
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use farcall_link::bootstrap::Secret;
-use farcall_memory::wire::{Mark, RefusalKind, Reply, Request as Asked, VolumeRef};
+use farcall_memory::wire::{MembershipView, RefusalKind, Reply, Request as NodeRequest, VolumeRef};
 use farcall_memory::*;
 use farcall_verbs::{Clock, VirtualClock};
 use support::Load;
@@ -15,7 +15,7 @@ fn restores_all_confirmed_writes_on_the_next_mount() {
         println!("seed {seed}");
         let count = 1 + seed as usize % 3;
         let (mut nodes, mut load) = (Nodes::new(count, seed * 1_000), Load::new(seed, PAGES));
-        let (mut noted, mut holder) = (vec![0; NOTES_BYTES as usize], 0);
+        let (mut written_metadata, mut holder) = (vec![0; METADATA_BYTES as usize], 0);
         for round in 0..12 {
             // The same machine continues immediately, another one after the lease has expired.
             if load.chance(70) {
@@ -23,19 +23,22 @@ fn restores_all_confirmed_writes_on_the_next_mount() {
                 holder = round;
             }
             let (mut engine, takeover) = nodes.claimed(holder);
-            assert!(takeover.notes.iter().all(|found| *found == noted), "seed {seed}: other notes");
+            assert!(
+                takeover.metadata.iter().all(|found| *found == written_metadata),
+                "seed {seed}: other notes"
+            );
             for _ in 0..load.below(300) {
                 step(&mut nodes, &mut engine, &mut load);
             }
             if load.chance(50) {
                 finish(&mut nodes, &mut engine, &mut load);
-                let at = load.below(NOTES_BYTES - 8) as usize;
+                let at = load.below(METADATA_BYTES - 8) as usize;
                 let word = load.below(u64::MAX).to_le_bytes();
-                nodes.note(&mut engine, at, &word).unwrap();
-                noted[at..at + 8].copy_from_slice(&word);
+                nodes.write_metadata(&mut engine, at, &word).unwrap();
+                written_metadata[at..at + 8].copy_from_slice(&word);
             }
             drop(engine);
-            load.forget_under_way();
+            load.forget_in_progress();
             assert_eq!(load.failed, [], "seed {seed}");
         }
         check_all(&mut nodes, &mut load);
@@ -64,7 +67,7 @@ fn restores_all_confirmed_writes_while_nodes_join_and_leave() {
                 finish(&mut nodes, &mut engine, &mut load);
             }
             drop(engine);
-            load.forget_under_way();
+            load.forget_in_progress();
             assert_eq!(load.failed, [], "seed {seed}");
             if nodes.nodes[lost].is_none() {
                 nodes.start(lost);
@@ -76,13 +79,13 @@ fn restores_all_confirmed_writes_while_nodes_join_and_leave() {
 }
 
 #[test]
-fn while_a_mount_is_heard_of_another_one_is_refused_in_words() {
+fn rejects_a_second_mount_during_a_valid_lease() {
     let mut nodes = Nodes::new(2, 1);
     let (mut engine, first) = nodes.claimed(1);
     let nodes_now = vec!["0".to_owned(), "1".to_owned()];
     assert_eq!(
         first,
-        Takeover { epoch: 1, is_new: true, missing: Vec::new(), nodes: nodes_now, notes: Vec::new() }
+        Takeover { epoch: 1, is_new: true, missing: Vec::new(), nodes: nodes_now, metadata: Vec::new() }
     );
     let bytes = fill(&mut nodes, &mut engine, 1);
     for _ in 0..3 {
@@ -91,14 +94,14 @@ fn while_a_mount_is_heard_of_another_one_is_refused_in_words() {
             matches!(&refused, OpenError::Held(why) if why.contains("mounted by \"a mount\"")),
             "{refused}"
         );
-        nodes.until(&mut engine, "it is still held", |engine| engine.held_until().0 > 0);
+        nodes.until(&mut engine, "it is still held", |engine| engine.exclusive_until().0 > 0);
     }
     // The refused claims have changed nothing.
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
 }
 
 #[test]
-fn a_claim_may_take_longer_than_a_term() {
+fn renews_leases_during_a_long_claim() {
     let mut nodes = Nodes::new(2, 1);
     let (mut engine, _) = nodes.claimed(1);
     let bytes = fill(&mut nodes, &mut engine, 1);
@@ -107,12 +110,12 @@ fn a_claim_may_take_longer_than_a_term() {
     nodes.nodes.resize_with(4, || None);
     (2..4).for_each(|at| nodes.start(at));
     let (clock, mut calls) = (VirtualClock::default(), 0);
-    let slow = |at, request: &Asked| {
+    let slow = |at, request: &NodeRequest| {
         calls += 1;
         nodes.now = nodes.now + TERM / 20;
         nodes.tick();
         clock.advance(TERM / 20);
-        nodes.ask(at, &request.to_bytes())
+        nodes.call_node(at, &request.to_bytes())
     };
     let (mut engine, _) = Engine::claim(&nic(9), config(4), &volume(1), slow, || clock.now()).unwrap();
     assert!(calls > 20, "{calls} calls");
@@ -127,28 +130,28 @@ fn fences_a_mount_that_was_stopped_beyond_its_lease() {
     // The client is stopped while it writes.
     old.submit(Request { token: 1, offset: 0, work: Work::Write(vec![1; SIZE_BYTES].into()) }, nodes.now)
         .unwrap();
-    old.submit(Request { token: 2, offset: 0, work: Work::Note(vec![1; 100]) }, nodes.now).unwrap();
+    old.submit(Request { token: 2, offset: 0, work: Work::WriteMetadata(vec![1; 100]) }, nodes.now).unwrap();
     nodes.wait_for_leases();
     let (mut new, takeover) = nodes.claimed(2);
     assert_eq!(takeover.epoch, 2);
     let again = nodes.read(&mut new, 0, SIZE_BYTES).unwrap();
     nodes.write(&mut new, 0, &vec![2; SIZE_BYTES]).unwrap();
-    nodes.note(&mut new, 0, &[2; 100]).unwrap();
+    nodes.write_metadata(&mut new, 0, &[2; 100]).unwrap();
     // Nothing was posted before it was stopped, so its writes were not executed.
     assert!(again == bytes);
-    assert!(old.held_until() <= nodes.now, "it must not believe that it has the volume");
+    assert!(old.exclusive_until() <= nodes.now, "it must not believe that it has the volume");
     for _ in 0..2_000 {
-        nodes.turn(&mut old);
+        nodes.drive_once(&mut old);
     }
     let mut ended = Vec::new();
-    ended.extend(std::iter::from_fn(|| old.next_ended()).map(|ended| ended.result));
+    ended.extend(std::iter::from_fn(|| old.next_completed()).map(|ended| ended.result));
     assert_eq!(ended, [Err(IoError::Fenced), Err(IoError::Fenced)]);
     assert_eq!(nodes.read(&mut old, 0, 10), Err(IoError::Fenced));
     assert_eq!(nodes.write(&mut old, 0, &vec![3; SLAB_BYTES]), Err(IoError::Fenced));
     assert_eq!(nodes.read(&mut new, 0, SIZE_BYTES), Ok(vec![2; SIZE_BYTES]));
     drop((old, new));
     nodes.wait_for_leases();
-    assert!(nodes.claimed(3).1.notes.iter().all(|notes| notes.starts_with(&[2; 100])));
+    assert!(nodes.claimed(3).1.metadata.iter().all(|metadata| metadata.starts_with(&[2; 100])));
 }
 
 #[test]
@@ -161,11 +164,11 @@ fn keeps_a_half_written_page_old_or_new_after_a_crash() {
         engine
             .submit(Request { token: 1, offset: 0, work: Work::Write(vec![2; PAGE_BYTES].into()) }, nodes.now)
             .unwrap();
-        (0..turns).for_each(|_| nodes.turn(&mut engine));
+        (0..turns).for_each(|_| nodes.drive_once(&mut engine));
         // Make the replica that was written last a torn one.
         let after = pages_of_nodes(&nodes);
         let changed: Vec<usize> = (0..2).filter(|at| after[*at] != before[*at]).collect();
-        let is_told = engine.next_ended().is_some();
+        let is_told = engine.next_completed().is_some();
         if let ([torn], false) = (&changed[..], is_told) {
             put_page(&nodes, *torn, &[[2; PAGE_BYTES / 2], [1; PAGE_BYTES / 2]].concat());
         }
@@ -203,7 +206,7 @@ fn reads_volume_pages_in_one_run_once_they_are_settled() {
         assert_eq!(together(&engine), 8);
         let work = Work::Write(vec![99; PAGE_BYTES].into());
         engine.submit(Request { token: 1, offset: 0, work }, nodes.now).unwrap();
-        (0..turns).for_each(|_| nodes.turn(&mut engine));
+        (0..turns).for_each(|_| nodes.drive_once(&mut engine));
         drop(engine);
         nodes.wait_for_leases();
         let (mut engine, _) = nodes.claim(unscrubbed(), &volume(2)).unwrap();
@@ -261,7 +264,7 @@ fn keeps_pages_written_together_when_node_and_client_exit() {
                 |nodes: &Nodes| pages_of_nodes(nodes).iter().filter(|page| page[0] == round * 10).count();
             seen.insert(new(&nodes));
             for _ in 0..turns {
-                nodes.turn(&mut engine);
+                nodes.drive_once(&mut engine);
                 seen.insert(new(&nodes));
             }
             drop(engine);
@@ -325,7 +328,7 @@ fn continues_without_a_node_and_rejects_that_node_alone() {
 }
 
 #[test]
-fn of_three_nodes_two_are_enough_and_one_is_not() {
+fn needs_two_of_three_nodes() {
     for alone in 0..3 {
         let mut nodes = Nodes::new(3, 1);
         let (mut engine, _) = nodes.claimed(1);
@@ -358,16 +361,16 @@ fn keeps_one_key_and_geometry_per_volume_until_forgotten() {
     let of = |key| VolumeRef { name: "files".to_owned(), key: Secret(key) };
     let right: [u8; 16] = std::array::from_fn(|at| at as u8);
     let forget = |nodes: &mut Nodes, key| {
-        let request = Asked::Forget { volume: of(key) }.to_bytes();
-        (0..2).map(|at| nodes.ask(at, &request).err()).collect::<Vec<_>>()
+        let request = NodeRequest::Forget { volume: of(key) }.to_bytes();
+        (0..2).map(|at| nodes.call_node(at, &request).err()).collect::<Vec<_>>()
     };
-    let kind = |refused: &Option<CallFailed>| match refused {
-        Some(CallFailed::Refused(refusal)) => Some(refusal.kind),
+    let kind = |refused: &Option<NodeCallError>| match refused {
+        Some(NodeCallError::Refused(refusal)) => Some(refusal.kind),
         _ => None,
     };
     assert_eq!(kind(&forget(&mut nodes, right)[0]), Some(RefusalKind::Held), "it is mounted");
     nodes.wait_for_leases();
-    let other = VolumeConfig::new("files".to_owned(), [7; 32], [2; 16], NOTES_BYTES);
+    let other = VolumeConfig::new("files".to_owned(), [7; 32], [2; 16], METADATA_BYTES);
     let refused = nodes.claim(config(2), &other).err().unwrap().to_string();
     assert!(refused.contains("has another key"), "{refused}");
     assert_eq!(kind(&forget(&mut nodes, [7; 16])[1]), Some(RefusalKind::OtherVolume));
@@ -382,68 +385,74 @@ fn keeps_one_key_and_geometry_per_volume_until_forgotten() {
 }
 
 #[test]
-fn what_nodes_keep_of_volumes_is_bounded_and_counted() {
+fn bounds_and_counts_stored_volumes() {
     let mut nodes = Nodes::new(1, 1);
-    let named = |name: &str, notes_bytes| VolumeConfig::new(name.to_owned(), [7; 32], [1; 16], notes_bytes);
+    let named =
+        |name: &str, metadata_bytes| VolumeConfig::new(name.to_owned(), [7; 32], [1; 16], metadata_bytes);
     let refused = nodes.claim(config(1), &named("large", 1 << 21)).err().unwrap().to_string();
     assert!(refused.contains("bytes of notes") && refused.contains("--notes"), "{refused}");
-    let (mut engine, _) = nodes.claim(config(1), &named("one", NOTES_BYTES)).unwrap();
+    let (mut engine, _) = nodes.claim(config(1), &named("one", METADATA_BYTES)).unwrap();
     fill(&mut nodes, &mut engine, 1);
-    drop((engine, nodes.claim(config(1), &named("two", NOTES_BYTES)).unwrap()));
-    let refused = nodes.claim(config(1), &named("three", NOTES_BYTES)).err().unwrap().to_string();
+    drop((engine, nodes.claim(config(1), &named("two", METADATA_BYTES)).unwrap()));
+    let refused = nodes.claim(config(1), &named("three", METADATA_BYTES)).err().unwrap().to_string();
     assert!(refused.contains("2 volumes are kept"), "{refused}");
     nodes.wait_for_leases();
     let status = nodes.nodes[0].as_ref().unwrap().status(nodes.now);
     let volumes: Vec<_> = status.volumes.iter().map(|of| (&*of.name, of.slabs, of.is_held)).collect();
     assert_eq!(volumes, [("one", 3, false), ("two", 0, false)]);
-    assert!(status.volumes.iter().all(|of| of.notes_bytes > NOTES_BYTES && of.epoch == 1));
+    assert!(status.volumes.iter().all(|of| of.metadata_bytes > METADATA_BYTES && of.epoch == 1));
     assert_eq!((status.room.free, status.expired, status.volumes_max), (13, 2, 2));
     for name in ["", &"x".repeat(65)] {
-        let refused = nodes.claim(config(1), &named(name, NOTES_BYTES)).err().unwrap().to_string();
+        let refused = nodes.claim(config(1), &named(name, METADATA_BYTES)).err().unwrap().to_string();
         assert!(refused.contains("from 1 to 64"), "{refused}");
     }
 }
 
 #[test]
-fn calls_of_a_mount_that_lost_its_volume_are_refused() {
+fn rejects_calls_after_the_volume_is_lost() {
     let mut nodes = Nodes::new(1, 1);
-    let claim = |holder, epoch| Asked::Claim {
+    let claim = |holder, epoch| NodeRequest::Claim {
         volume: VolumeRef { name: "files".to_owned(), key: Secret([1; 16]) },
         name: String::new(),
         holder: Secret([holder; 16]),
         epoch,
         node: 5,
-        notes_bytes: 8_192,
+        metadata_bytes: 8_192,
     };
     let lease = |reply| match reply {
         Ok(Reply::Claimed { lease, .. }) => lease,
         other => panic!("{other:?}"),
     };
-    let kind = |reply: Result<Reply, CallFailed>| match reply {
-        Err(CallFailed::Refused(refusal)) => refusal.kind,
+    let kind = |reply: Result<Reply, NodeCallError>| match reply {
+        Err(NodeCallError::Refused(refusal)) => refusal.kind,
         other => panic!("{other:?}"),
     };
-    let old = lease(nodes.ask(0, &claim(1, 4).to_bytes()));
+    let old = lease(nodes.call_node(0, &claim(1, 4).to_bytes()));
     let bytes = vec![9; 100];
-    let mark = |epoch| Mark { volume: 1, epoch, change: 0, nodes: vec![5], members: vec![5] };
-    nodes.ask(0, &Asked::WriteNotes { lease: old, offset: 8_000, bytes: bytes.clone() }.to_bytes()).unwrap();
-    nodes.ask(0, &Asked::Mark { lease: old, mark: mark(4) }.to_bytes()).unwrap();
+    let view = |epoch| MembershipView { volume: 1, epoch, change: 0, nodes: vec![5], members: vec![5] };
+    nodes
+        .call_node(
+            0,
+            &NodeRequest::WriteMetadata { lease: old, offset: 8_000, bytes: bytes.clone() }.to_bytes(),
+        )
+        .unwrap();
+    nodes.call_node(0, &NodeRequest::StoreView { lease: old, view: view(4) }.to_bytes()).unwrap();
     for offset in [8_093, u64::MAX] {
-        let beyond = Asked::WriteNotes { lease: old, offset, bytes: bytes.clone() };
-        assert_eq!(kind(nodes.ask(0, &beyond.to_bytes())), RefusalKind::Limit);
-        let beyond = Asked::ReadNotes { lease: old, offset, len_bytes: 100 };
-        assert_eq!(kind(nodes.ask(0, &beyond.to_bytes())), RefusalKind::Limit);
+        let beyond = NodeRequest::WriteMetadata { lease: old, offset, bytes: bytes.clone() };
+        assert_eq!(kind(nodes.call_node(0, &beyond.to_bytes())), RefusalKind::Limit);
+        let beyond = NodeRequest::ReadMetadata { lease: old, offset, len_bytes: 100 };
+        assert_eq!(kind(nodes.call_node(0, &beyond.to_bytes())), RefusalKind::Limit);
     }
-    assert_eq!(kind(nodes.ask(0, &claim(1, 3).to_bytes())), RefusalKind::Overtaken);
-    let new = lease(nodes.ask(0, &claim(1, 5).to_bytes()));
-    let write = Asked::WriteNotes { lease: old, offset: 8_000, bytes: vec![1; 100] };
-    assert_eq!(kind(nodes.ask(0, &write.to_bytes())), RefusalKind::UnknownLease);
-    let late = Asked::Mark { lease: new, mark: mark(4) };
-    assert_eq!(kind(nodes.ask(0, &late.to_bytes())), RefusalKind::Overtaken);
-    let long = Asked::Mark { lease: new, mark: Mark { nodes: vec![0; 257], ..mark(5) } };
-    assert_eq!(kind(nodes.ask(0, &long.to_bytes())), RefusalKind::Limit);
-    let read = Asked::ReadNotes { lease: new, offset: 8_000, len_bytes: 100 };
-    assert_eq!(nodes.ask(0, &read.to_bytes()), Ok(Reply::Notes { bytes }));
+    assert_eq!(kind(nodes.call_node(0, &claim(1, 3).to_bytes())), RefusalKind::Overtaken);
+    let new = lease(nodes.call_node(0, &claim(1, 5).to_bytes()));
+    let write = NodeRequest::WriteMetadata { lease: old, offset: 8_000, bytes: vec![1; 100] };
+    assert_eq!(kind(nodes.call_node(0, &write.to_bytes())), RefusalKind::UnknownLease);
+    let late = NodeRequest::StoreView { lease: new, view: view(4) };
+    assert_eq!(kind(nodes.call_node(0, &late.to_bytes())), RefusalKind::Overtaken);
+    let long = NodeRequest::StoreView { lease: new, view: MembershipView { nodes: vec![0; 257], ..view(5) } };
+    assert_eq!(kind(nodes.call_node(0, &long.to_bytes())), RefusalKind::Limit);
+    let read = NodeRequest::ReadMetadata { lease: new, offset: 8_000, len_bytes: 100 };
+    assert_eq!(nodes.call_node(0, &read.to_bytes()), Ok(Reply::Metadata { bytes }));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod support;
 
-use farcall_memory::wire::Request as Asked;
+use farcall_memory::wire::Request as NodeRequest;
 use farcall_memory::*;
 use support::volumes::*;
 
@@ -49,7 +49,7 @@ fn refuses_a_volume_with_missing_pages_and_lists_them() {
     }
     assert!((0..PAGES).any(is_missing) && (has_any == 0 || !(0..PAGES).all(is_missing)));
     assert_eq!(nodes.write(&mut engine, 0, &[1]), Err(IoError::ReadOnly));
-    assert_eq!(nodes.note(&mut engine, 0, &[1]), Err(IoError::ReadOnly));
+    assert_eq!(nodes.write_metadata(&mut engine, 0, &[1]), Err(IoError::ReadOnly));
     // A read-only mount does not make the volume complete.
     drop(engine);
     nodes.wait_for_leases();
@@ -81,7 +81,7 @@ fn keeps_bytes_of_absent_nodes_while_a_volume_is_read_only() {
         }
         for _ in 0..12 {
             nodes.now = nodes.now + TERM / 10;
-            (0..50).for_each(|_| nodes.turn(&mut engine));
+            (0..50).for_each(|_| nodes.drive_once(&mut engine));
         }
         drop(engine);
         nodes.wait_for_leases();
@@ -97,7 +97,7 @@ fn keeps_bytes_of_absent_nodes_while_a_volume_is_read_only() {
 }
 
 #[test]
-fn believes_a_lone_node_only_if_it_is_named_the_survivor() {
+fn accepts_a_lone_node_only_as_named_survivor() {
     let mut nodes = Nodes::new(2, 1);
     let (mut engine, _) = nodes.claimed(1);
     let bytes = fill(&mut nodes, &mut engine, 1);
@@ -125,19 +125,19 @@ fn repeats_a_claim_when_a_node_restarts_after_its_look() {
         let mut nodes = Nodes::new(3, 1);
         let (mut engine, _) = nodes.claimed(1);
         let bytes = fill(&mut nodes, &mut engine, 1);
-        nodes.note(&mut engine, 0, b"told").unwrap();
+        nodes.write_metadata(&mut engine, 0, b"told").unwrap();
         drop(engine);
         nodes.wait_for_leases();
         let (mut is_restarted, now) = (false, nodes.now);
-        let call = |at: usize, request: &Asked| {
-            if at == restarted && matches!(request, Asked::Claim { .. }) && !is_restarted {
+        let call = |at: usize, request: &NodeRequest| {
+            if at == restarted && matches!(request, NodeRequest::Claim { .. }) && !is_restarted {
                 is_restarted = true;
                 nodes.start(at);
             }
-            nodes.ask(at, &request.to_bytes())
+            nodes.call_node(at, &request.to_bytes())
         };
         let (mut engine, takeover) = Engine::claim(&nic(77), config(3), &volume(2), call, || now).unwrap();
-        assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"told")), "node {restarted}");
+        assert!(takeover.metadata.iter().all(|metadata| metadata.starts_with(b"told")), "node {restarted}");
         assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
     }
 }
@@ -153,7 +153,7 @@ fn keeps_the_last_replica_of_a_node_that_is_out_of_reach() {
     // The lease of the node expires, and the others continue.
     for _ in 0..30 {
         nodes.now = nodes.now + TERM / 10;
-        (0..50).for_each(|_| nodes.turn(&mut engine));
+        (0..50).for_each(|_| nodes.drive_once(&mut engine));
     }
     assert_eq!(engine.status().nodes[at].link, LinkStatus::Down);
     nodes.nodes[at] = cut;

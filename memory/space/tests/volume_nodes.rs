@@ -2,7 +2,7 @@
 
 mod support;
 
-use farcall_memory::wire::Request as Asked;
+use farcall_memory::wire::Request as NodeRequest;
 use farcall_memory::*;
 use farcall_verbs::Endpoint;
 use support::Load;
@@ -20,7 +20,7 @@ fn lose(
     mut step: impl FnMut(&mut Nodes, &mut Engine),
 ) -> Option<Node> {
     let was = nodes.nodes[lost].take();
-    for turns in 1..LOST_TURNS {
+    for turns in 1..STEPS_MAX {
         let node = &engine.status().nodes[lost];
         if (node.link, node.replicas) == (LinkStatus::Down, 0) {
             return was;
@@ -34,43 +34,43 @@ fn lose(
     panic!("not in time: it is without the node; {:?}", engine.status())
 }
 
-fn turn(nodes: &mut Nodes, engine: &mut Engine) {
-    nodes.turn(engine);
+fn drive_once(nodes: &mut Nodes, engine: &mut Engine) {
+    nodes.drive_once(engine);
 }
 
 #[test]
-fn a_node_that_joins_a_volume_has_all_of_it_while_it_is_in_use() {
+fn copies_a_volume_in_use_to_a_joining_node() {
     let mut nodes = Nodes::new(3, 1);
     let known = ClientConfig { nodes_max: 3, ..config(2) };
     let (mut engine, _) = nodes.claim(known, &volume(1)).unwrap();
     let bytes = fill(&mut nodes, &mut engine, 1);
-    nodes.note(&mut engine, 5, b"noted").unwrap();
+    nodes.write_metadata(&mut engine, 5, b"noted").unwrap();
     assert!(engine.join("2").unwrap());
     nodes.until(&mut engine, "all nodes are there", are_all_up);
     let volumes = nodes.nodes[2].as_ref().unwrap().status(nodes.now).volumes;
     assert!(volumes.len() == 1 && volumes[0].is_held, "it has no part of it: {volumes:?}");
-    nodes.note(&mut engine, 10, b" later").unwrap();
+    nodes.write_metadata(&mut engine, 10, b" later").unwrap();
     // With this node and one other the volume continues, in this client and in that of another machine.
-    lose(&mut nodes, &mut engine, 0, turn);
+    lose(&mut nodes, &mut engine, 0, drive_once);
     nodes.until(&mut engine, "all is replicated", |engine| engine.status().degraded == 0);
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes.clone()));
     drop(engine);
     nodes.wait_for_leases();
     let (mut engine, takeover) = nodes.claimed(2);
-    assert!(takeover.notes.iter().all(|notes| notes[5..16] == *b"noted later"));
+    assert!(takeover.metadata.iter().all(|metadata| metadata[5..16] == *b"noted later"));
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
 }
 
 #[test]
-fn a_node_that_was_lost_is_a_member_again_and_alone_enough() {
+fn readmits_a_lost_node_as_full_member() {
     for is_empty in [true, false] {
         let mut nodes = Nodes::new(2, 1);
         let (mut engine, _) = nodes.claimed(1);
         fill(&mut nodes, &mut engine, 1);
-        nodes.note(&mut engine, 0, b"before").unwrap();
-        let cut = lose(&mut nodes, &mut engine, 1, turn);
+        nodes.write_metadata(&mut engine, 0, b"before").unwrap();
+        let cut = lose(&mut nodes, &mut engine, 1, drive_once);
         let bytes = fill(&mut nodes, &mut engine, 2);
-        nodes.note(&mut engine, 0, b"behind").unwrap();
+        nodes.write_metadata(&mut engine, 0, b"behind").unwrap();
         if is_empty {
             nodes.start(1);
         } else {
@@ -78,14 +78,14 @@ fn a_node_that_was_lost_is_a_member_again_and_alone_enough() {
         }
         let is_whole = |engine: &Engine| are_all_up(engine) && engine.status().degraded == 0;
         nodes.until(&mut engine, "it is a member again", is_whole);
-        nodes.note(&mut engine, 2, b"hold").unwrap();
+        nodes.write_metadata(&mut engine, 2, b"hold").unwrap();
         // The node has everything, so the other one may exit.
-        lose(&mut nodes, &mut engine, 0, turn);
+        lose(&mut nodes, &mut engine, 0, drive_once);
         assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes.clone()));
         drop(engine);
         nodes.wait_for_leases();
         let (mut engine, takeover) = nodes.claimed(2);
-        assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"behold")));
+        assert!(takeover.metadata.iter().all(|metadata| metadata.starts_with(b"behold")));
         assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
     }
 }
@@ -96,11 +96,14 @@ fn preserves_pages_while_nodes_are_lost_and_readmitted() {
         println!("seed {seed}");
         let count = 2 + seed as usize % 2;
         let (mut nodes, mut load) = (Nodes::new(count, seed * 1_000), Load::new(seed, PAGES));
-        let mut noted = vec![0; NOTES_BYTES as usize];
+        let mut written_metadata = vec![0; METADATA_BYTES as usize];
         for round in 1..6 {
             nodes.wait_for_leases();
             let (mut engine, takeover) = nodes.claimed(round);
-            assert!(takeover.notes.iter().all(|found| *found == noted), "seed {seed}: other notes");
+            assert!(
+                takeover.metadata.iter().all(|found| *found == written_metadata),
+                "seed {seed}: other notes"
+            );
             for _ in 0..1 + load.below(3) {
                 let is_whole = |engine: &Engine| are_all_up(engine) && engine.status().degraded == 0;
                 nodes.until(&mut engine, "all is replicated", is_whole);
@@ -115,17 +118,17 @@ fn preserves_pages_while_nodes_are_lost_and_readmitted() {
                 for _ in 0..load.below(400) {
                     step(&mut nodes, &mut engine, &mut load);
                 }
-                let at = load.below(NOTES_BYTES - 8) as usize;
+                let at = load.below(METADATA_BYTES - 8) as usize;
                 let word = load.below(u64::MAX).to_le_bytes();
                 finish(&mut nodes, &mut engine, &mut load);
-                nodes.note(&mut engine, at, &word).unwrap();
-                noted[at..at + 8].copy_from_slice(&word);
+                nodes.write_metadata(&mut engine, at, &word).unwrap();
+                written_metadata[at..at + 8].copy_from_slice(&word);
             }
             for _ in 0..load.below(200) {
                 step(&mut nodes, &mut engine, &mut load);
             }
             drop(engine);
-            load.forget_under_way();
+            load.forget_in_progress();
             assert_eq!(load.failed, [], "seed {seed}");
         }
         check_all(&mut nodes, &mut load);
@@ -142,21 +145,21 @@ fn restores_confirmed_metadata_while_a_node_joins() {
             let mut nodes = Nodes::new(2, 1);
             let (mut engine, _) = nodes.claimed(1);
             fill(&mut nodes, &mut engine, 1);
-            let cut = lose(&mut nodes, &mut engine, 1, turn);
+            let cut = lose(&mut nodes, &mut engine, 1, drive_once);
             if turns % 2 == 0 {
                 nodes.start(1);
             } else {
                 nodes.nodes[1] = cut;
             }
             let bytes = fill(&mut nodes, &mut engine, 2);
-            nodes.note(&mut engine, 0, b"told").unwrap();
+            nodes.write_metadata(&mut engine, 0, b"told").unwrap();
             let last = [turns as u8; PAGE_BYTES];
             nodes.write(&mut engine, 0, &last).unwrap();
-            nodes.note(&mut engine, NOTES_BYTES as usize - 4, b"last").unwrap();
+            nodes.write_metadata(&mut engine, METADATA_BYTES as usize - 4, b"last").unwrap();
             if turns > 0 {
                 nodes.until(&mut engine, "it is being taken in", is_being_taken_in);
             }
-            (0..turns).for_each(|_| nodes.turn(&mut engine));
+            (0..turns).for_each(|_| nodes.drive_once(&mut engine));
             drop(engine);
             nodes.wait_for_leases();
             for at in (0..2).filter(|at| others & 1 << at == 0) {
@@ -167,8 +170,8 @@ fn restores_confirmed_metadata_while_a_node_joins() {
                 continue;
             };
             *believed += 1;
-            assert!(!takeover.is_new && takeover.notes.iter().all(|notes| notes.ends_with(b"last")));
-            assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"told")));
+            assert!(!takeover.is_new && takeover.metadata.iter().all(|metadata| metadata.ends_with(b"last")));
+            assert!(takeover.metadata.iter().all(|metadata| metadata.starts_with(b"told")));
             let found = nodes.read(&mut engine, 0, SIZE_BYTES).unwrap();
             assert!(
                 found[..PAGE_BYTES] == last && found[PAGE_BYTES..] == bytes[PAGE_BYTES..],
@@ -189,7 +192,7 @@ fn continues_a_mount_or_admits_another_but_never_both() {
         let mut nodes = Nodes::new(2, 1);
         let (mut engine, _) = nodes.claimed(1);
         fill(&mut nodes, &mut engine, 1);
-        let lost = lose(&mut nodes, &mut engine, 1, turn);
+        let lost = lose(&mut nodes, &mut engine, 1, drive_once);
         if turns % 2 == 0 {
             nodes.start(1);
         } else {
@@ -198,32 +201,32 @@ fn continues_a_mount_or_admits_another_but_never_both() {
         if turns > 0 {
             nodes.until(&mut engine, "it is being taken in", is_being_taken_in);
         }
-        (0..turns).for_each(|_| nodes.turn(&mut engine));
+        (0..turns).for_each(|_| nodes.drive_once(&mut engine));
         // The node that had everything is disconnected.
         let cut = nodes.nodes[0].take();
         for _ in 0..12 {
             nodes.now = nodes.now + TERM / 10;
-            (0..50).for_each(|_| nodes.turn(&mut engine));
+            (0..50).for_each(|_| nodes.drive_once(&mut engine));
         }
-        let is_noted = nodes.note(&mut engine, 0, b"alone").is_ok();
+        let is_stored = nodes.write_metadata(&mut engine, 0, b"alone").is_ok();
         drop(engine);
         nodes.wait_for_leases();
         nodes.nodes = vec![cut, None];
         nodes.tick();
         let is_believed = nodes.claim(config(2), &volume(2)).is_ok();
-        assert!(!is_noted || !is_believed, "{turns} turns: both");
-        goes_on += u32::from(is_noted);
+        assert!(!is_stored || !is_believed, "{turns} turns: both");
+        goes_on += u32::from(is_stored);
         believed += u32::from(is_believed);
     }
     assert!(goes_on > 0 && believed > 0, "{goes_on} {believed}");
 }
 
 #[test]
-fn gives_notes_to_a_node_that_lacks_the_mark_that_names_it() {
+fn writes_metadata_to_a_named_node_without_a_view() {
     let mut nodes = Nodes::new(2, 1);
     let (mut engine, _) = nodes.claimed(1);
     let bytes = fill(&mut nodes, &mut engine, 1);
-    lose(&mut nodes, &mut engine, 1, turn);
+    lose(&mut nodes, &mut engine, 1, drive_once);
     nodes.start(1);
     nodes.until(&mut engine, "it is being taken in", is_being_taken_in);
     // The client exits when the first node has the view that names the second node, and the second one does not.
@@ -233,23 +236,23 @@ fn gives_notes_to_a_node_that_lacks_the_mark_that_names_it() {
     let (mut engine, _) = nodes.claimed(2);
     let is_whole = |engine: &Engine| are_all_up(engine) && engine.status().degraded == 0;
     nodes.until(&mut engine, "all is replicated", is_whole);
-    lose(&mut nodes, &mut engine, 0, turn);
-    nodes.note(&mut engine, 0, b"without it").unwrap();
+    lose(&mut nodes, &mut engine, 0, drive_once);
+    nodes.write_metadata(&mut engine, 0, b"without it").unwrap();
     drop(engine);
     nodes.wait_for_leases();
     let (mut engine, _) = nodes.claimed(3);
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
 }
 
-/// Like [`Nodes::turn`], but returns whether a node was about to be sent a membership view.
+/// Like [`Nodes::drive_once`], but returns whether a node was about to be sent a membership view.
 fn turn_without_a_mark(nodes: &mut Nodes, engine: &mut Engine, node: usize) -> bool {
-    nodes.now = nodes.now + TURN;
+    nodes.now = nodes.now + STEP_TIME;
     while let Some((at, bytes)) = engine.next_call(nodes.now) {
-        if at == node && matches!(Asked::parse(&bytes), Ok(Asked::Mark { .. })) {
+        if at == node && matches!(NodeRequest::parse(&bytes), Ok(NodeRequest::StoreView { .. })) {
             return true;
         }
-        let answer = nodes.ask(at, &bytes).map(|reply| reply.to_bytes());
-        engine.answered(at, answer, nodes.now);
+        let reply = nodes.call_node(at, &bytes).map(|reply| reply.to_bytes());
+        engine.on_reply(at, reply, nodes.now);
     }
     engine.progress(nodes.now);
     nodes.tick();
@@ -262,12 +265,12 @@ fn is_being_taken_in(engine: &Engine) -> bool {
 }
 
 #[test]
-fn nodes_that_have_their_memory_back_may_go_together() {
+fn allows_drained_nodes_to_leave_together() {
     let mut nodes = Nodes::new(4, 1);
     let (mut engine, _) = nodes.claimed(1);
     let bytes = fill(&mut nodes, &mut engine, 1);
     for at in 0..2 {
-        nodes.ask(at, &Asked::Drain { is_wanted: true }.to_bytes()).unwrap();
+        nodes.call_node(at, &NodeRequest::Drain { is_wanted: true }.to_bytes()).unwrap();
     }
     nodes.until(&mut engine, "nothing is at the nodes that drain", |engine| {
         let status = engine.status();
@@ -276,17 +279,17 @@ fn nodes_that_have_their_memory_back_may_go_together() {
     // The nodes are sent the new view with the next renewal, at the latest.
     for _ in 0..20 {
         nodes.now = nodes.now + TERM / 10;
-        (0..50).for_each(|_| nodes.turn(&mut engine));
+        (0..50).for_each(|_| nodes.drive_once(&mut engine));
     }
     (nodes.nodes[0], nodes.nodes[1]) = (None, None);
     for _ in 0..20 {
         nodes.now = nodes.now + TERM / 10;
-        (0..50).for_each(|_| nodes.turn(&mut engine));
+        (0..50).for_each(|_| nodes.drive_once(&mut engine));
     }
-    nodes.note(&mut engine, 0, b"without them").unwrap();
+    nodes.write_metadata(&mut engine, 0, b"without them").unwrap();
     drop(engine);
     nodes.wait_for_leases();
     let (mut engine, takeover) = nodes.claimed(2);
-    assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"without them")));
+    assert!(takeover.metadata.iter().all(|metadata| metadata.starts_with(b"without them")));
     assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
 }

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use farcall_memory::wire::Mark;
+use farcall_memory::wire::MembershipView;
 use farcall_memory::*;
 use farcall_verbs::Nanos;
 use support::volumes::*;
@@ -17,23 +17,23 @@ const PATIENT_TURNS: u32 = 5_000;
 
 /// The supervisor's record, which outlives a worker.
 #[derive(Default)]
-struct History(Mutex<Marks>);
+struct History(Mutex<RecordedViews>);
 
 /// The committed view, and those proposed since.
-type Marks = (Option<Mark>, Vec<Mark>);
+type RecordedViews = (Option<MembershipView>, Vec<MembershipView>);
 
-impl MarkHistory for History {
-    fn marks(&self) -> Marks {
+impl ViewHistory for History {
+    fn views(&self) -> RecordedViews {
         self.0.lock().unwrap().clone()
     }
 
-    fn propose(&self, _: Option<&Mark>, mark: &Mark) -> std::io::Result<()> {
-        self.0.lock().unwrap().1.push(mark.clone());
+    fn propose(&self, _: Option<&MembershipView>, view: &MembershipView) -> std::io::Result<()> {
+        self.0.lock().unwrap().1.push(view.clone());
         Ok(())
     }
 
-    fn commit(&self, mark: &Mark) {
-        *self.0.lock().unwrap() = (Some(mark.clone()), Vec::new());
+    fn commit(&self, view: &MembershipView) {
+        *self.0.lock().unwrap() = (Some(view.clone()), Vec::new());
     }
 }
 
@@ -127,7 +127,7 @@ impl Run {
         let volume = volume(1).with_history(Arc::clone(&run.history) as _);
         let (mut engine, _) = run.nodes.claim(run.config(), &volume).unwrap();
         run.bytes = fill(&mut run.nodes, &mut engine, 1);
-        run.nodes.note(&mut engine, 0, b"told").unwrap();
+        run.nodes.write_metadata(&mut engine, 0, b"told").unwrap();
         run.nodes.until(&mut engine, "all is in sync", |engine| {
             let status = engine.status();
             status.degraded == 0 && status.nodes.iter().all(|node| node.link == LinkStatus::Up)
@@ -164,15 +164,15 @@ impl Run {
         };
         self.nodes.wait_for_leases();
         let (engine, takeover) = self.nodes.claim(self.config(), &how(volume))?;
-        assert!(takeover.notes.iter().all(|notes| notes.starts_with(b"told")), "{:?}", self.row);
+        assert!(takeover.metadata.iter().all(|metadata| metadata.starts_with(b"told")), "{:?}", self.row);
         Ok(engine)
     }
 
     /// Returns the result of a request; `None` if it does not complete within `turns` iterations.
     fn ended(&mut self, engine: &mut Engine, turns: u32) -> Option<Result<Vec<u8>, IoError>> {
         for _ in 0..turns {
-            self.nodes.turn(engine);
-            if let Some(ended) = engine.next_ended() {
+            self.nodes.drive_once(engine);
+            if let Some(ended) = engine.next_completed() {
                 return Some(ended.result);
             }
         }
@@ -185,7 +185,7 @@ impl Run {
         match self.ended(engine, PATIENT_TURNS) {
             Some(Ok(found)) => {
                 assert!(found == self.bytes, "{:?}: other bytes", self.row);
-                self.nodes.note(engine, 4, b" more").unwrap();
+                self.nodes.write_metadata(engine, 4, b" more").unwrap();
                 self.nodes.write(engine, 0, &found[..PAGE_BYTES]).unwrap();
                 Then::Available
             }
@@ -193,7 +193,7 @@ impl Run {
             Some(Err(error)) => panic!("{:?}: {error}", self.row),
             None => {
                 self.are_back();
-                match self.ended(engine, LOST_TURNS).expect("an outcome in time") {
+                match self.ended(engine, STEPS_MAX).expect("an outcome in time") {
                     Ok(found) => {
                         assert!(found == self.bytes, "{:?}: other bytes", self.row);
                         Then::Waits
@@ -241,7 +241,7 @@ impl Run {
 fn settle(run: &mut Run, engine: &mut Engine) {
     for _ in 0..15 {
         run.nodes.now = Nanos(run.nodes.now.0 + TERM.as_nanos() as u64 / 10);
-        (0..50).for_each(|_| run.nodes.turn(engine));
+        (0..50).for_each(|_| run.nodes.drive_once(engine));
     }
 }
 
@@ -274,13 +274,13 @@ fn keeps_each_row_of_the_table_of_what_exits() {
 }
 
 #[test]
-fn vouches_for_the_last_committed_mark_only() {
+fn vouches_for_the_last_committed_view_only() {
     let alone = row("| 2 | no | 2 | a node and the worker | available |");
-    let changes: [fn(&mut Marks); 3] = [
+    let changes: [fn(&mut RecordedViews); 3] = [
         // The other node may have a later view.
         |(committed, proposed)| {
-            let mark = committed.clone().unwrap();
-            proposed.push(Mark { change: mark.change + 1, ..mark });
+            let view = committed.clone().unwrap();
+            proposed.push(MembershipView { change: view.change + 1, ..view });
         },
         // The node has an older view.
         |(committed, _)| committed.as_mut().unwrap().change += 1,

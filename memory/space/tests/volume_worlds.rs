@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use farcall_link::SplitMix64;
 use farcall_memory::*;
-use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, Waiting, World};
+use farcall_sim::{Config as WorldConfig, Faults, Host, NodeId, TaskId, WaitStrategy, World};
 use net::{ClientProgram, NodeProgram, nic};
 use support::Load;
 
 const SLAB_BYTES: usize = 4 * PAGE_BYTES;
 const PAGES: usize = 18;
-const NOTES_BYTES: u64 = 16 * PAGE_BYTES as u64;
+const METADATA_BYTES: u64 = 16 * PAGE_BYTES as u64;
 const TERM: Duration = Duration::from_millis(200);
 const NODES: usize = 3;
 /// Longer than a client takes to detect a change.
@@ -35,7 +35,7 @@ const DONATED: NodeConfig = NodeConfig {
     slabs_per_lease_max: 100,
     pairs_max: 4,
     volumes_max: 2,
-    notes_bytes_max: 1 << 20,
+    metadata_bytes_max: 1 << 20,
 };
 
 fn config() -> ClientConfig {
@@ -51,14 +51,14 @@ fn config() -> ClientConfig {
         pages_max: 256,
         connections: 1,
         pool_bytes: 1 << 18,
-        callers_drive: false,
+        caller_polling: false,
         scrub_pages_per_s: 0,
         spill: None,
     }
 }
 
 fn volume(holder: u8) -> VolumeConfig {
-    VolumeConfig::new("files".to_owned(), [7; 32], [holder; 16], NOTES_BYTES)
+    VolumeConfig::new("files".to_owned(), [7; 32], [holder; 16], METADATA_BYTES)
 }
 
 /// Faults during a claim, by the number of the call.
@@ -120,7 +120,7 @@ impl Run {
         self.incarnations += 1;
         let config = if self.witness == Some(node) { DONATED.witness() } else { DONATED };
         let program = NodeProgram::new(&self.hosts[node], config, self.incarnations);
-        self.nodes[node] = Some(self.world.spawn(&self.hosts[node], Waiting::Event, program));
+        self.nodes[node] = Some(self.world.spawn(&self.hosts[node], WaitStrategy::Event, program));
     }
 
     fn exit(&mut self, node: usize) {
@@ -134,7 +134,7 @@ impl Run {
         let client = self.world.endpoint::<ClientProgram>(task).unwrap();
         let mut load = std::mem::replace(&mut client.load, Load::new(0, 0));
         self.world.kill(task);
-        load.forget_under_way();
+        load.forget_in_progress();
         assert_eq!(load.failed, [], "requests failed");
         self.load = Some(load);
     }
@@ -155,11 +155,11 @@ impl Run {
             if faults.node_exits_at == Some(step) && exits_before {
                 self.exit(self.faulty);
             }
-            let unreachable = || CallFailed::Unreachable("no answer".into());
+            let unreachable = || NodeCallError::Unreachable("no answer".into());
             let task = self.nodes[at].filter(|_| !has_exited).ok_or_else(unreachable)?;
             now.set(self.world.now());
             let node = &mut self.world.endpoint::<NodeProgram>(task).unwrap().node;
-            let reply = node.handle(&request.to_bytes(), now.get()).map_err(CallFailed::Refused);
+            let reply = node.handle(&request.to_bytes(), now.get()).map_err(NodeCallError::Refused);
             has_exited |= faults.client_exits_at == Some(step);
             if faults.node_exits_at == Some(step) {
                 self.exit(self.faulty);
@@ -179,11 +179,11 @@ impl Run {
         let (engine, takeover) = claimed?;
         let load = self.load.take().unwrap();
         if !takeover.is_new {
-            takeover.notes.iter().for_each(|notes| load.check_notes(notes));
+            takeover.metadata.iter().for_each(|metadata| load.check_metadata(metadata));
         }
         let ids: Vec<NodeId> = self.hosts.iter().map(Host::id).collect();
         let program = ClientProgram::new(&self.client_host, engine, &ids, load);
-        self.client = Some(self.world.spawn(&self.client_host, Waiting::Event, program));
+        self.client = Some(self.world.spawn(&self.client_host, WaitStrategy::Event, program));
         Ok(())
     }
 
@@ -200,13 +200,13 @@ impl Run {
     fn until(&mut self, what: &str, is_done: impl Fn(&ClientProgram) -> bool) {
         let task = self.client.unwrap();
         let done = self.world.run_while_not(LOST_AFTER, |world| {
-            let client = world.look::<ClientProgram>(task).unwrap();
+            let client = world.inspect::<ClientProgram>(task).unwrap();
             assert_eq!(client.load.failed, [], "requests failed");
             is_done(client)
         });
         let client = self.client().unwrap();
         let status = client.engine.status();
-        assert!(done, "not in time: {what}; {status:?}, {} under way", client.load.under_way());
+        assert!(done, "not in time: {what}; {status:?}, {} under way", client.load.in_progress());
     }
 
     fn any_step(&mut self, bound: u64) -> Option<u64> {
@@ -242,7 +242,7 @@ impl Run {
                 let make = self.below(30);
                 if let Some(client) = self.client() {
                     client.to_make += make;
-                    client.notes_to_make += 1;
+                    client.metadata_writes_to_make += 1;
                 }
             }
         }
@@ -261,9 +261,9 @@ impl Run {
         let (client, nodes) = (self.client.unwrap(), self.nodes.clone());
         let done = self.world.run_while_not(LOST_AFTER, |world| {
             let now = world.now();
-            let status = world.look::<ClientProgram>(client).unwrap().engine.status();
+            let status = world.inspect::<ClientProgram>(client).unwrap().engine.status();
             let has_it = |node: &Option<TaskId>| {
-                let program = node.and_then(|task| world.look::<NodeProgram>(task)).unwrap();
+                let program = node.and_then(|task| world.inspect::<NodeProgram>(task)).unwrap();
                 program.node.status(now).volumes.iter().any(|volume| volume.is_held)
             };
             status.degraded == 0
@@ -314,7 +314,7 @@ impl Run {
 fn first_page(world: &World, nodes: &[Option<TaskId>]) -> Vec<(u8, usize)> {
     let byte_at = |task: TaskId| {
         let mut byte = [0];
-        world.look::<NodeProgram>(task)?.node.granted().next()?.1.copy_out(0, &mut byte);
+        world.inspect::<NodeProgram>(task)?.node.granted().next()?.1.copy_out(0, &mut byte);
         Some(byte[0])
     };
     let mut found: Vec<_> =
@@ -374,7 +374,7 @@ fn survives_one_node_and_all_clients_at_any_step() {
 
 /// A member that was unreachable for longer than the client waits for it, and whose lease did not expire in that time.
 #[test]
-fn takes_a_member_in_again_that_was_out_of_reach() {
+fn readmits_an_unreachable_member() {
     // In lossy worlds requests need more time than this timeout.
     for seed in seeds(8).filter(|seed| !is_lossy(*seed)) {
         println!("FARCALL_SIM_FIRST={seed}");
@@ -386,7 +386,7 @@ fn takes_a_member_in_again_that_was_out_of_reach() {
         run.until("requests are over", ClientProgram::is_done);
         run.until_whole();
         let (client, node) = (run.client_host.id(), run.hosts[1].id());
-        run.world.part(client, node);
+        run.world.partition(client, node);
         let now = run.world.now();
         run.client().unwrap().scrub(now);
         let is_down = |client: &ClientProgram| client.engine.status().nodes[1].link == LinkStatus::Down;
@@ -399,7 +399,7 @@ fn takes_a_member_in_again_that_was_out_of_reach() {
         // One of three members may exit.
         run.exit(0);
         run.world.run_for(2 * TERM);
-        run.client().unwrap().notes_to_make = 3;
+        run.client().unwrap().metadata_writes_to_make = 3;
         run.until("notes are acknowledged", ClientProgram::is_done);
     }
 }
@@ -407,7 +407,7 @@ fn takes_a_member_in_again_that_was_out_of_reach() {
 /// A client exits when one of two replicas of a page has its write. The next client writes the page as well, and exits
 /// at any step of that together with a node.
 #[test]
-fn makes_replicas_alike_before_it_notes_a_write() {
+fn equalizes_replicas_before_a_write_intent() {
     let mut seen = BTreeSet::new();
     for is_newer_lost in [true, false] {
         for steps in 0.. {
@@ -452,7 +452,7 @@ fn stores_nothing_but_the_write_to_a_page_that_is_lost() {
         // The load checks the page if the read succeeds.
         run.client().unwrap().to_read = 1;
         let task = run.client.unwrap();
-        let has_read = |world: &mut World| world.look::<ClientProgram>(task).unwrap().is_done();
+        let has_read = |world: &mut World| world.inspect::<ClientProgram>(task).unwrap().is_done();
         assert!(run.world.run_while_not(LOST_AFTER, has_read));
         let failed = std::mem::take(&mut run.client().unwrap().load.failed);
         let is_lost = failed == [IoError::Lost { page: 0 }];

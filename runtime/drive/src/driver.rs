@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use farcall_link::Waiting;
-use farcall_verbs::{Clock, Endpoint, Error, Next, Result, WaitSet};
+use farcall_link::WaitStrategy;
+use farcall_verbs::{Clock, Endpoint, Error, Progress, Result, WaitSet};
 
 use crate::{Pollers, Stop, Waiter, sleep_on};
 
@@ -21,12 +21,12 @@ pub struct Driver<C> {
 
 impl<C: Clock> Driver<C> {
     /// Creates a driver with the wait strategy `waiting`, which ends when `stop` is requested.
-    pub fn new(clock: C, waiting: Waiting, stop: Stop) -> Self {
+    pub fn new(clock: C, waiting: WaitStrategy, stop: Stop) -> Self {
         Self::with_pollers(clock, waiting, None, stop)
     }
 
     /// Like [`Driver::new`]; `pollers` poll while the thread sleeps.
-    pub fn with_pollers(clock: C, waiting: Waiting, pollers: Option<Pollers>, stop: Stop) -> Self {
+    pub fn with_pollers(clock: C, waiting: WaitStrategy, pollers: Option<Pollers>, stop: Stop) -> Self {
         Self { clock, waiter: Waiter::new(waiting, pollers), stop, set: WaitSet::default() }
     }
 
@@ -61,22 +61,24 @@ impl<C: Clock> Driver<C> {
                 break;
             }
             match next {
-                Next::Again => self.waiter.worked(),
-                Next::Idle { .. } if self.waiter.was_idle(endpoint.looks()) => {
+                Progress::Again => self.waiter.worked(),
+                Progress::Idle { .. } if self.waiter.was_idle(endpoint.poll_weight()) => {
                     now = self.clock.now();
-                    let next = self.waiter.arm_then_look(endpoint, now);
-                    // No event follows what the last look has done.
+                    let next = self.waiter.arm_then_poll(endpoint, now);
+                    // No event follows the work of the last poll.
                     if done(endpoint) {
                         self.waiter.is_awake();
                         break;
                     }
                     match next {
-                        Next::Again => self.waiter.worked(),
-                        Next::Idle { until } => self.sleep(endpoint, until.map(|until| until.since(now)))?,
+                        Progress::Again => self.waiter.worked(),
+                        Progress::Idle { until } => {
+                            self.sleep(endpoint, until.map(|until| until.since(now)))?
+                        }
                     }
                     (now, turns) = (self.clock.now(), 0);
                 }
-                Next::Idle { .. } => std::hint::spin_loop(),
+                Progress::Idle { .. } => std::hint::spin_loop(),
             }
         }
         Ok(())
@@ -101,9 +103,9 @@ mod tests {
     use farcall_verbs::{Nanos, VirtualClock};
 
     #[test]
-    fn asks_whether_it_is_done_before_it_sleeps() {
+    fn checks_whether_it_is_done_before_it_sleeps() {
         let mut endpoint = EndsOnceArmed::default();
-        Driver::new(VirtualClock::default(), Waiting::EventBatch, Stop::new().unwrap())
+        Driver::new(VirtualClock::default(), WaitStrategy::EventBatch, Stop::new().unwrap())
             .run_until(&mut endpoint, |endpoint| endpoint.has_ended)
             .unwrap();
         assert!(endpoint.has_ended);
@@ -113,8 +115,8 @@ mod tests {
     fn a_stop_wakes_a_sleeper() {
         struct Idle;
         impl Endpoint for Idle {
-            fn progress(&mut self, _now: Nanos) -> Next {
-                Next::IDLE
+            fn progress(&mut self, _now: Nanos) -> Progress {
+                Progress::IDLE
             }
             fn arm(&mut self) -> Result<()> {
                 Ok(())
@@ -125,7 +127,7 @@ mod tests {
         let sleeper = {
             let stop = stop.clone();
             std::thread::spawn(move || {
-                Driver::new(VirtualClock::default(), Waiting::EventBatch, stop).run(&mut Idle)
+                Driver::new(VirtualClock::default(), WaitStrategy::EventBatch, stop).run(&mut Idle)
             })
         };
         std::thread::sleep(Duration::from_millis(20));

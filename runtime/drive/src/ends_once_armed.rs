@@ -1,6 +1,6 @@
-//! For tests of drivers: an endpoint that ends in its last look before a sleep, and that no event would wake.
+//! For tests of drivers: an endpoint that ends in its last poll before a sleep, and that no event would wake.
 
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 #[derive(Default)]
 pub(crate) struct EndsOnceArmed {
@@ -9,9 +9,9 @@ pub(crate) struct EndsOnceArmed {
 }
 
 impl Endpoint for EndsOnceArmed {
-    fn progress(&mut self, _now: Nanos) -> Next {
+    fn progress(&mut self, _now: Nanos) -> Progress {
         self.has_ended = self.is_armed;
-        Next::IDLE
+        Progress::IDLE
     }
 
     fn arm(&mut self) -> Result<()> {

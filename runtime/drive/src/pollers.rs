@@ -5,7 +5,7 @@
 //! thread wakes once and then sleeps on its own events. The poller then sleeps at no cost until a thread delegates
 //! polling again.
 
-mod cover;
+mod delegation;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub(crate) use cover::Cover;
-use cover::Covered;
-use farcall_verbs::{Clock, MonotonicClock, Probe};
+use delegation::DelegatedEndpoint;
+pub(crate) use delegation::PollDelegation;
+use farcall_verbs::{Clock, MonotonicClock, WakeProbe};
 
-use crate::{Sleeper, contention, sleep_on};
+use crate::{Parker, contention, sleep_on};
 
 /// Time without work after which a poller sleeps. A thread whose pause between two messages is longer does not wake
 /// the poller.
@@ -44,12 +44,12 @@ struct Rule {
 
 /// State of one poller thread.
 struct Poller {
-    covers: Mutex<Vec<Arc<Covered>>>,
+    delegated: Mutex<Vec<Arc<DelegatedEndpoint>>>,
     /// Incremented with each change of the list.
     version: AtomicU64,
-    sleeper: Sleeper,
+    parker: Parker,
     stop: AtomicBool,
-    rings: AtomicU64,
+    signals: AtomicU64,
 }
 
 impl std::fmt::Debug for Pollers {
@@ -71,11 +71,11 @@ impl Pollers {
         let mut inner = Inner { pollers: Vec::new(), next: AtomicUsize::new(0), threads: Vec::new(), rule };
         for number in 0..threads.max(1) {
             let poller = Arc::new(Poller {
-                covers: Mutex::default(),
+                delegated: Mutex::default(),
                 version: AtomicU64::new(0),
-                sleeper: Sleeper::new()?,
+                parker: Parker::new()?,
                 stop: AtomicBool::new(false),
-                rings: AtomicU64::new(0),
+                signals: AtomicU64::new(0),
             });
             inner.pollers.push(Arc::clone(&poller));
             let thread = std::thread::Builder::new().name(format!("poller-{number}"));
@@ -85,24 +85,24 @@ impl Pollers {
     }
 
     /// Returns the number of times that a poller woke a thread because there was work.
-    pub fn rings(&self) -> u64 {
-        self.0.pollers.iter().map(|poller| poller.rings.load(Ordering::Relaxed)).sum()
+    pub fn signals(&self) -> u64 {
+        self.0.pollers.iter().map(|poller| poller.signals.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns whether all pollers sleep.
     pub fn are_asleep(&self) -> bool {
-        self.0.pollers.iter().all(|poller| poller.sleeper.is_asleep())
+        self.0.pollers.iter().all(|poller| poller.parker.is_parked())
     }
 
     /// Returns whether `pause`, the time between two messages, is too short for the pollers to sleep.
-    pub(crate) fn look_through(&self, pause: Duration) -> bool {
+    pub(crate) fn polls_through(&self, pause: Duration) -> bool {
         pause < self.0.rule.quiet
     }
 
     /// Assigns an endpoint to one of the threads, round robin.
-    pub(crate) fn cover(&self, probe: Arc<dyn Probe>) -> io::Result<Cover> {
+    pub(crate) fn delegate(&self, probe: Arc<dyn WakeProbe>) -> io::Result<PollDelegation> {
         let at = self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.pollers.len();
-        Cover::at(Arc::clone(&self.0.pollers[at]), self.clone(), probe)
+        PollDelegation::register(Arc::clone(&self.0.pollers[at]), self.clone(), probe)
     }
 }
 
@@ -110,7 +110,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         for poller in &self.pollers {
             poller.stop.store(true, Ordering::Release);
-            poller.sleeper.wake_if_asleep();
+            poller.parker.unpark_if_parked();
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -119,34 +119,34 @@ impl Drop for Inner {
 }
 
 impl Poller {
-    fn covers(&self) -> MutexGuard<'_, Vec<Arc<Covered>>> {
-        self.covers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn delegated(&self) -> MutexGuard<'_, Vec<Arc<DelegatedEndpoint>>> {
+        self.delegated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Covered>>)) {
-        let mut covers = self.covers();
-        change(&mut covers);
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<DelegatedEndpoint>>)) {
+        let mut delegated = self.delegated();
+        change(&mut delegated);
         self.version.fetch_add(1, Ordering::Release);
     }
 
     fn run(&self, rule: Rule) {
         let clock = MonotonicClock::new();
-        let (mut covers, mut version) = (Vec::new(), None);
+        let (mut delegated, mut version) = (Vec::new(), None);
         let mut moved = clock.now();
         while !self.stop.load(Ordering::Acquire) {
             let current = self.version.load(Ordering::Acquire);
             if version != Some(current) {
-                covers.clone_from(&self.covers());
+                delegated.clone_from(&self.delegated());
                 version = Some(current);
             }
-            let rings = covers.iter().filter(|covered| covered.look()).count();
+            let signals = delegated.iter().filter(|endpoint| endpoint.poll()).count();
             let now = clock.now();
-            if rings > 0 {
-                self.rings.fetch_add(rings as u64, Ordering::Relaxed);
+            if signals > 0 {
+                self.signals.fetch_add(signals as u64, Ordering::Relaxed);
                 moved = now;
             } else if now.since(moved) >= rule.quiet || (rule.is_crowded)() {
                 // A sleeping poller must not keep the memory of endpoints alive.
-                covers.clear();
+                delegated.clear();
                 version = None;
                 self.sleep();
                 moved = clock.now();
@@ -156,16 +156,16 @@ impl Poller {
     }
 
     fn sleep(&self) {
-        self.sleeper.arm();
+        self.parker.arm();
         // A thread that delegates polling from now on sees that this poller sleeps.
-        for covered in self.covers().iter() {
-            covered.leave();
+        for endpoint in self.delegated().iter() {
+            endpoint.release();
         }
         if !self.stop.load(Ordering::Acquire) {
             // If the system call fails, this thread continues to poll.
-            let _ = sleep_on(&[self.sleeper.fd()], None);
+            let _ = sleep_on(&[self.parker.fd()], None);
         }
-        self.sleeper.disarm();
+        self.parker.disarm();
     }
 }
 
@@ -173,8 +173,8 @@ impl Poller {
 mod tests {
     use super::*;
     use crate::{Waiter, sleep_on};
-    use farcall_link::Waiting;
-    use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+    use farcall_link::WaitStrategy;
+    use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
     use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
     use std::os::fd::{AsRawFd, OwnedFd};
     use std::sync::atomic::Ordering::SeqCst;
@@ -198,8 +198,8 @@ mod tests {
         }
     }
 
-    impl Probe for Mailbox {
-        fn has_news(&self) -> bool {
+    impl WakeProbe for Mailbox {
+        fn has_work(&self) -> bool {
             self.written.load(SeqCst) != self.known.load(SeqCst)
         }
     }
@@ -222,8 +222,8 @@ mod tests {
         fn read_until(&mut self, waiter: &mut Waiter, goal: u64) {
             let (clock, mut set) = (MonotonicClock::new(), WaitSet::default());
             while self.read < goal {
-                if self.progress(clock.now()) == Next::Again
-                    || waiter.arm_then_look(self, clock.now()) == Next::Again
+                if self.progress(clock.now()) == Progress::Again
+                    || waiter.arm_then_poll(self, clock.now()) == Progress::Again
                 {
                     continue;
                 }
@@ -238,9 +238,13 @@ mod tests {
     }
 
     impl Endpoint for Reader {
-        fn progress(&mut self, _now: Nanos) -> Next {
+        fn progress(&mut self, _now: Nanos) -> Progress {
             let written = self.mailbox.written.load(SeqCst);
-            if std::mem::replace(&mut self.read, written) == written { Next::IDLE } else { Next::Again }
+            if std::mem::replace(&mut self.read, written) == written {
+                Progress::IDLE
+            } else {
+                Progress::Again
+            }
         }
 
         fn arm(&mut self) -> Result<()> {
@@ -250,11 +254,11 @@ mod tests {
             Ok(())
         }
 
-        fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+        fn wake_probe(&self) -> Option<Arc<dyn WakeProbe>> {
             Some(Arc::clone(&self.mailbox) as _)
         }
 
-        fn arm_covered(&mut self) -> Result<()> {
+        fn arm_delegated(&mut self) -> Result<()> {
             self.armed[1] += 1;
             self.mailbox.known.store(self.read, SeqCst);
             Ok(())
@@ -265,7 +269,7 @@ mod tests {
         }
     }
 
-    const EVENT: Waiting = Waiting::EventBatch;
+    const EVENT: WaitStrategy = WaitStrategy::EventBatch;
     const NEVER: Duration = Duration::from_secs(3_600);
 
     fn pollers(quiet: Duration, is_crowded: fn() -> bool) -> Pollers {
@@ -297,23 +301,23 @@ mod tests {
     }
 
     #[test]
-    fn wakes_a_covered_thread_by_a_poller_alone() {
+    fn wakes_a_delegating_thread_by_a_poller_alone() {
         let pollers = pollers(NEVER, || false);
-        let [by_events, covered] = exchange(&pollers, 2_000);
+        let [by_events, by_delegation] = exchange(&pollers, 2_000);
         assert_eq!(by_events, 0);
-        assert!(covered > 0 && !pollers.are_asleep());
+        assert!(by_delegation > 0 && !pollers.are_asleep());
         let mut reader = Reader::new();
         let (mut waiter, now) = (Waiter::new(EVENT, Some(pollers.clone())), Nanos(0));
-        assert_ne!(waiter.arm_then_look(&mut reader, now), Next::Again);
-        let rings = pollers.rings();
+        assert_ne!(waiter.arm_then_poll(&mut reader, now), Progress::Again);
+        let signals = pollers.signals();
         reader.mailbox.write();
-        while pollers.rings() == rings {
+        while pollers.signals() == signals {
             std::thread::yield_now();
         }
     }
 
     #[test]
-    fn releases_covered_threads_before_an_idle_poller_sleeps() {
+    fn releases_endpoints_before_an_idle_poller_sleeps() {
         for (quiet, is_crowded) in [(Duration::ZERO, (|| false) as fn() -> bool), (NEVER, || true)] {
             let pollers = pollers(quiet, is_crowded);
             assert!(exchange(&pollers, 500)[0] > 0);
@@ -327,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_whose_poller_leaves_wakes_once_and_sleeps_by_events() {
+    fn sleeps_on_its_own_events_after_the_poller_releases_it() {
         let pollers = pollers(Duration::from_millis(1), || false);
         let (mut reader, mut waiter) = (Reader::new(), Waiter::new(EVENT, Some(pollers.clone())));
         let writer = {
@@ -345,33 +349,33 @@ mod tests {
     }
 
     #[test]
-    fn a_poller_that_is_slow_to_wake_an_owner_wakes_it_once() {
+    fn wakes_once_if_the_poller_signals_late() {
         static IS_CROWDED: AtomicBool = AtomicBool::new(false);
         let pollers = pollers(NEVER, || IS_CROWDED.load(SeqCst));
         let (mut reader, mut waiter) = (Reader::new(), Waiter::new(EVENT, Some(pollers.clone())));
-        assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
+        assert_ne!(waiter.arm_then_poll(&mut reader, Nanos(0)), Progress::Again);
         // The poller releases the endpoint and is interrupted before it writes the event. The thread wakes for another
         // reason, such as a signal.
-        let covered = Arc::clone(&waiter.cover.as_ref().unwrap().covered);
-        assert!(covered.word.leave());
+        let endpoint = Arc::clone(&waiter.delegation.as_ref().unwrap().endpoint);
+        assert!(endpoint.word.release());
         waiter.woke();
         IS_CROWDED.store(true, SeqCst);
         let is_woken = || {
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            poll(&mut [PollFd::new(&covered.event, PollFlags::IN)], Some(&now)).unwrap() > 0
+            poll(&mut [PollFd::new(&endpoint.event, PollFlags::IN)], Some(&now)).unwrap() > 0
         };
-        assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
+        assert_ne!(waiter.arm_then_poll(&mut reader, Nanos(0)), Progress::Again);
         assert!(!is_woken());
-        covered.wake();
+        endpoint.wake();
         assert!(is_woken());
         waiter.woke();
-        assert_ne!(waiter.arm_then_look(&mut reader, Nanos(0)), Next::Again);
+        assert_ne!(waiter.arm_then_poll(&mut reader, Nanos(0)), Progress::Again);
         assert!(!is_woken(), "it is woken for ever");
         assert_eq!(reader.armed, [2, 1]);
     }
 
     #[test]
-    fn what_is_dropped_is_looked_at_no_more() {
+    fn stops_polling_a_dropped_endpoint() {
         let pollers = pollers(NEVER, || false);
         let reader = Reader::new();
         let mailbox = Arc::downgrade(&reader.mailbox);

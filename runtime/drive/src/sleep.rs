@@ -7,19 +7,19 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-use farcall_verbs::{Endpoint, Nanos, Next};
+use farcall_verbs::{Endpoint, Nanos, Progress};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 /// Maximum number of descriptors that [`sleep_on`] waits for without allocating: a server thread has four.
 const FEW: usize = 8;
 
-/// Arms an idle endpoint and calls `progress` once more. [`Next::Idle`] permits the thread to sleep on the wait set.
-/// [`Next::Again`] does not: there is work, or the endpoint cannot be armed and must be polled.
-pub fn arm_then_look<E: Endpoint + ?Sized>(endpoint: &mut E, now: Nanos) -> Next {
+/// Arms an idle endpoint and calls `progress` once more. [`Progress::Idle`] permits the thread to sleep on the wait
+/// set. [`Progress::Again`] does not: there is work, or the endpoint cannot be armed and must be polled.
+pub fn arm_then_poll<E: Endpoint + ?Sized>(endpoint: &mut E, now: Nanos) -> Progress {
     match endpoint.arm() {
         Ok(()) => endpoint.progress(now),
-        Err(_) => Next::Again,
+        Err(_) => Progress::Again,
     }
 }
 
@@ -77,13 +77,13 @@ mod tests {
     }
 
     impl Endpoint for Once {
-        fn progress(&mut self, _now: Nanos) -> Next {
+        fn progress(&mut self, _now: Nanos) -> Progress {
             self.call();
             if std::mem::take(&mut self.pending) {
                 self.served = true;
-                return Next::Again;
+                return Progress::Again;
             }
-            Next::IDLE
+            Progress::IDLE
         }
 
         fn arm(&mut self) -> Result<()> {
@@ -101,8 +101,8 @@ mod tests {
             let mut endpoint =
                 Once { calls: 0, arrives_at, armed: false, pending: false, woken: false, served: false };
             for _ in 0..4 {
-                if endpoint.progress(Nanos(0)) == Next::IDLE
-                    && arm_then_look(&mut endpoint, Nanos(0)) == Next::IDLE
+                if endpoint.progress(Nanos(0)) == Progress::IDLE
+                    && arm_then_poll(&mut endpoint, Nanos(0)) == Progress::IDLE
                 {
                     let is_lost = endpoint.pending && !endpoint.woken;
                     assert!(!is_lost, "slept through event {arrives_at}");

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use farcall_link::Waiting;
-use farcall_verbs::{Clock, Endpoint, Error, Next, Result, WaitSet};
+use farcall_link::WaitStrategy;
+use farcall_verbs::{Clock, Endpoint, Error, Progress, Result, WaitSet};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, Sleep};
@@ -30,12 +30,12 @@ const TIMER_MIN: Duration = Duration::from_millis(1);
 
 impl<C: Clock> TokioDriver<C> {
     /// Creates a driver with the wait strategy `waiting`. While it polls, it yields to other tasks.
-    pub fn new(clock: C, waiting: Waiting) -> Self {
+    pub fn new(clock: C, waiting: WaitStrategy) -> Self {
         Self::with_pollers(clock, waiting, None)
     }
 
     /// Like [`TokioDriver::new`]; `pollers` poll while it sleeps.
-    pub fn with_pollers(clock: C, waiting: Waiting, pollers: Option<Pollers>) -> Self {
+    pub fn with_pollers(clock: C, waiting: WaitStrategy, pollers: Option<Pollers>) -> Self {
         let (set, watched) = (WaitSet::default(), HashMap::new());
         Self { clock, waiter: Waiter::new(waiting, pollers), set, watched, timer: None }
     }
@@ -73,28 +73,28 @@ impl<C: Clock> TokioDriver<C> {
             if done(endpoint) {
                 return Poll::Ready(Ok(()));
             }
-            if next == Next::Again {
+            if next == Progress::Again {
                 self.waiter.worked();
                 continue;
             }
-            if endpoint.waits_long() {
+            if endpoint.prefers_sleep() {
                 self.waiter.end();
             }
-            if !self.waiter.was_idle(endpoint.looks()) {
+            if !self.waiter.was_idle(endpoint.poll_weight()) {
                 break;
             }
             // The reactor is edge-triggered: earlier readiness is cleared *before* arming and checking for work again.
             self.watch(endpoint)?;
             self.watched.values().for_each(clear_ready);
             let now = self.clock.now();
-            let next = self.waiter.arm_then_look(endpoint, now);
-            // No event follows what the last look has done.
+            let next = self.waiter.arm_then_poll(endpoint, now);
+            // No event follows the work of the last poll.
             if done(endpoint) {
                 return Poll::Ready(Ok(()));
             }
             match next {
-                Next::Again => self.waiter.worked(),
-                Next::Idle { until } => {
+                Progress::Again => self.waiter.worked(),
+                Progress::Idle { until } => {
                     if self.sleep(context, endpoint, until.map(|until| until.since(now)))? {
                         return Poll::Pending;
                     }
@@ -105,8 +105,8 @@ impl<C: Clock> TokioDriver<C> {
         Poll::Pending
     }
 
-    /// Waits on the descriptors of an armed endpoint. Returns whether `context` will be woken and there is no work before
-    /// that.
+    /// Waits on the descriptors of an armed endpoint. Returns whether `context` will be woken and there is no work
+    /// before that.
     fn sleep<E: Endpoint + ?Sized>(
         &mut self,
         context: &mut Context<'_>,
@@ -123,7 +123,7 @@ impl<C: Clock> TokioDriver<C> {
         }
         match timeout {
             None => {}
-            Some(left) if left < TIMER_MIN && !endpoint.waits_long() => context.waker().wake_by_ref(),
+            Some(left) if left < TIMER_MIN && !endpoint.prefers_sleep() => context.waker().wake_by_ref(),
             Some(left) => {
                 let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(left)));
                 timer.as_mut().reset(Instant::now() + left);
@@ -172,9 +172,9 @@ mod tests {
     use farcall_verbs::VirtualClock;
 
     #[tokio::test]
-    async fn asks_whether_it_is_done_before_it_sleeps() {
+    async fn checks_whether_it_is_done_before_it_sleeps() {
         let mut endpoint = EndsOnceArmed::default();
-        TokioDriver::new(VirtualClock::default(), Waiting::EventBatch)
+        TokioDriver::new(VirtualClock::default(), WaitStrategy::EventBatch)
             .run_until(&mut endpoint, |endpoint| endpoint.has_ended)
             .await
             .unwrap();

@@ -3,8 +3,10 @@
 use farcall_verbs::{Error, QpAttr, QpType, RawCq, SendFlags, SendWr, Sge};
 
 use crate::bootstrap::QpInfo;
-use crate::queue_pair::{PSN_MASK, PairConfig, QueuePair, is_queue_pair};
-use crate::{AddressId, Nic, Piece, PostRefused, Remote, RemoteRegion, SharedReceives, Ticket, Transport};
+use crate::queue_pair::{PSN_MASK, QpSizes, QueuePair, is_queue_pair};
+use crate::{
+    AddressId, LocalSlice, Nic, PostRefused, Remote, RemoteRegion, SharedReceives, Ticket, Transport,
+};
 
 /// A queue pair with a single peer. Over RC and UC it is connected to the peer; over UD all its datagrams go to the
 /// peer, and [`Connection::send_datagram`] is the only operation.
@@ -22,7 +24,7 @@ impl Connection {
         nic: &Nic,
         transport: Transport,
         cq: &dyn RawCq,
-        config: PairConfig,
+        config: QpSizes,
         shared: Option<&SharedReceives>,
     ) -> Result<Self, Error> {
         QueuePair::new(nic, transport.qp_type(), cq, config, shared).map(Self)
@@ -62,10 +64,10 @@ impl Connection {
     /// # Errors
     /// If the queue is full, the target is outside the grant, or the provider refuses.
     #[inline]
-    pub fn write(&mut self, from: Piece, to: Remote<'_>) -> Result<Ticket, PostRefused> {
+    pub fn write(&mut self, from: LocalSlice, to: Remote<'_>) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(from)];
         let addr = self.0.target(to, from.len_bytes as u64)?;
-        self.0.post_seldom_signalled(SendWr::write(0, &sges, addr, to.grant.rkey))
+        self.0.post_rarely_signalled(SendWr::write(0, &sges, addr, to.grant.rkey))
     }
 
     /// WRITEs bytes of private memory inline; they are copied before the function returns.
@@ -81,18 +83,18 @@ impl Connection {
         let addr = bytes.as_ptr().expose_provenance() as u64;
         let sges = [Sge { addr, length: bytes.len() as u32, lkey: 0 }];
         let addr = self.0.target(to, bytes.len() as u64)?;
-        self.0.post_seldom_signalled(SendWr::write(0, &sges, addr, to.grant.rkey)).map(drop)
+        self.0.post_rarely_signalled(SendWr::write(0, &sges, addr, to.grant.rkey)).map(drop)
     }
 
     /// WRITEs from a local buffer and wakes the peer with `imm`.
     ///
     /// # Errors
     /// Like [`Connection::write`].
-    pub fn write_imm(&mut self, from: Piece, to: Remote<'_>, imm: u32) -> Result<Ticket, PostRefused> {
+    pub fn write_imm(&mut self, from: LocalSlice, to: Remote<'_>, imm: u32) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(from)];
         let addr = self.0.target(to, from.len_bytes as u64)?;
         let wr = SendWr::write(0, &sges, addr, to.grant.rkey).with_imm(imm);
-        self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
+        self.0.post_rarely_signalled(wr.with_flags(SendFlags::SOLICITED))
     }
 
     /// SENDs a local buffer into the peer's next receive. A short buffer is sent inline, as in [`Connection::write`].
@@ -100,9 +102,9 @@ impl Connection {
     /// # Errors
     /// If the queue is full or the provider refuses.
     #[inline]
-    pub fn send(&mut self, from: Piece) -> Result<Ticket, PostRefused> {
+    pub fn send(&mut self, from: LocalSlice) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(from)];
-        self.0.post_seldom_signalled(SendWr::send(0, &sges).with_flags(SendFlags::SOLICITED))
+        self.0.post_rarely_signalled(SendWr::send(0, &sges).with_flags(SendFlags::SOLICITED))
     }
 
     /// SENDs a local buffer as a datagram; otherwise like [`Connection::send`].
@@ -113,7 +115,7 @@ impl Connection {
     /// # Panics
     /// If it has no peer yet, or has another transport.
     #[inline]
-    pub fn send_datagram(&mut self, from: Piece) -> Result<Ticket, PostRefused> {
+    pub fn send_datagram(&mut self, from: LocalSlice) -> Result<Ticket, PostRefused> {
         self.0.send_to(from, PEER)
     }
 
@@ -123,7 +125,7 @@ impl Connection {
     /// If the queue is full, the target is outside the grant, or the provider refuses.
     pub fn kick(&mut self, grant: &RemoteRegion, imm: u32) -> Result<Ticket, PostRefused> {
         let wr = SendWr::write(0, &[], grant.addr, grant.rkey).with_imm(imm);
-        self.0.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
+        self.0.post_rarely_signalled(wr.with_flags(SendFlags::SOLICITED))
     }
 
     /// READs into a local buffer. The request is always signalled, and its completion carries `tag`.
@@ -131,7 +133,7 @@ impl Connection {
     /// # Errors
     /// If the queue is full, the target is outside the grant, or the provider refuses.
     #[inline]
-    pub fn read(&mut self, into: Piece, from: Remote<'_>, tag: u32) -> Result<Ticket, PostRefused> {
+    pub fn read(&mut self, into: LocalSlice, from: Remote<'_>, tag: u32) -> Result<Ticket, PostRefused> {
         let sges = [self.0.regions.sge(into)];
         let addr = self.0.target(from, into.len_bytes as u64)?;
         let wr = SendWr::read(0, &sges, addr, from.grant.rkey).with_flags(SendFlags::SIGNALED);

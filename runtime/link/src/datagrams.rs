@@ -3,8 +3,8 @@
 use farcall_verbs::{Error, QpType, RawCq};
 
 use crate::bootstrap::QpInfo;
-use crate::queue_pair::{PairConfig, QueuePair, is_queue_pair};
-use crate::{AddressId, Nic, Piece, PostRefused, SharedReceives, Ticket};
+use crate::queue_pair::{QpSizes, QueuePair, is_queue_pair};
+use crate::{AddressId, LocalSlice, Nic, PostRefused, SharedReceives, Ticket};
 
 /// A queue pair that sends datagrams to any number of peers.
 pub struct Datagrams(QueuePair);
@@ -20,7 +20,7 @@ impl Datagrams {
     pub fn new(
         nic: &Nic,
         cq: &dyn RawCq,
-        config: PairConfig,
+        config: QpSizes,
         shared: Option<&SharedReceives>,
     ) -> Result<Self, Error> {
         QueuePair::new(nic, QpType::Ud, cq, config, shared).map(Self)
@@ -56,7 +56,7 @@ impl Datagrams {
     /// # Panics
     /// If the destination does not exist, or the region of `from` is not attached.
     #[inline]
-    pub fn send(&mut self, from: Piece, to: AddressId) -> Result<Ticket, PostRefused> {
+    pub fn send(&mut self, from: LocalSlice, to: AddressId) -> Result<Ticket, PostRefused> {
         self.0.send_to(from, to)
     }
 }

@@ -15,12 +15,12 @@ mod batching;
 pub mod bootstrap;
 mod connection;
 mod datagrams;
+mod deferred_release;
 mod nic;
 mod plan;
 mod queue_pair;
 mod random;
 mod region;
-mod retired;
 mod shared_receives;
 mod work_request;
 
@@ -31,13 +31,13 @@ pub use datagrams::Datagrams;
 pub use nic::Nic;
 pub use plan::{
     ConnectionModel, Geometry, MemoryPolicy, PRESETS, Plan, PlanRefused, Preset, RequestPath, ResponsePath,
-    Transport, Waiting,
+    Transport, WaitStrategy,
 };
-pub use queue_pair::{Completed, PairConfig, QueuePair, TOGETHER_MAX};
+pub use queue_pair::{Completed, QpSizes, QueuePair, TOGETHER_MAX};
 pub use random::{Entropy, SplitMix64, os_random};
-pub use region::{Region, RemoteRegion, Watch};
+pub use region::{PolledWord, Region, RemoteRegion};
 pub use shared_receives::SharedReceives;
 pub use work_request::{
-    AddressId, Chain, Operation, Piece, PostRefused, Receive, ReceiveChain, RegionId, Remote, SGES_MAX,
+    AddressId, Chain, LocalSlice, Operation, PostRefused, Receive, ReceiveChain, RegionId, Remote, SGES_MAX,
     Ticket, WorkRequest, is_receive, receive_tag, send_tag,
 };

@@ -42,7 +42,7 @@ pub enum ResponsePath {
     /// SEND of a datagram: one queue pair of the server thread serves all its clients (HERD).
     Datagram,
     /// The server announces the result by SEND; then the client READs it (RDMA-Memcached, as RF-RPC describes it).
-    NoticeThenFetch,
+    NotifyThenFetch,
 }
 
 /// The transport of the queue pairs.
@@ -103,7 +103,7 @@ pub enum ConnectionModel {
 /// processors, strategies that poll before sleeping sleep at once, except `Bpev` with a fixed time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Waiting {
+pub enum WaitStrategy {
     /// Polls without end. A server thread, which polls its many connections in turn, then implements busy-polling
     /// time-sharing (BPTS; RR-Compound, algorithm 1). One thread per connection would be plain busy polling (BP).
     Busy,
@@ -219,7 +219,7 @@ pub struct Plan {
     /// Ownership of connections.
     pub connections: ConnectionModel,
     /// Wait strategy that this side prefers.
-    pub waiting: Waiting,
+    pub waiting: WaitStrategy,
     /// Batching of calls.
     pub batching: Batching,
     /// Thresholds of posting.
@@ -244,7 +244,7 @@ const BASE: Plan = Plan {
     response: ResponsePath::FetchThenReply,
     transport: Transport::Rc,
     connections: ConnectionModel::PrivatePerThread,
-    waiting: Waiting::Adaptive { max_retry: 2_000 },
+    waiting: WaitStrategy::Adaptive { max_retry: 2_000 },
     batching: Batching::None,
     memory: MemoryPolicy { inline_max_bytes: 256, signal_every: 8 },
     geometry: Geometry { window: 16, request_slot_bytes: 4_224, response_slot_bytes: 4_224 },
@@ -340,7 +340,7 @@ pub const PRESETS: &[Preset] = &[
     Preset {
         name: "rdma-memcached",
         summary: "The client sends requests; the server tells of every result by SEND, and the client READs it",
-        plan: Plan { request: RequestPath::Send, response: ResponsePath::NoticeThenFetch, ..BASE },
+        plan: Plan { request: RequestPath::Send, response: ResponsePath::NotifyThenFetch, ..BASE },
     },
 ];
 
@@ -349,14 +349,14 @@ pub const PRESETS: &[Preset] = &[
 #[error(
     "no such point in the preset table (requests by {request:?}, responses by {response:?}, {transport:?}); \
      the nearest is \"{nearest}\"",
-    request = .asked.request,
-    response = .asked.response,
-    transport = .asked.transport,
+    request = .requested.request,
+    response = .requested.response,
+    transport = .requested.transport,
     nearest = .nearest.name
 )]
 pub struct PlanRefused {
     /// The requested plan.
-    pub asked: Plan,
+    pub requested: Plan,
     /// The nearest preset.
     pub nearest: &'static Preset,
 }
@@ -401,7 +401,7 @@ impl Plan {
         if self.distance(&nearest.plan) == 0 {
             Ok(nearest)
         } else {
-            Err(PlanRefused { asked: *self, nearest })
+            Err(PlanRefused { requested: *self, nearest })
         }
     }
 }
@@ -426,20 +426,20 @@ mod tests {
             preset.plan.geometry.check().unwrap();
         }
         let batching = Batching::Calls(BatchConfig::fixed(8));
-        let local = Plan { waiting: Waiting::Busy, batching, ..Plan::default() };
+        let local = Plan { waiting: WaitStrategy::Busy, batching, ..Plan::default() };
         assert_eq!(local.preset().unwrap().name, "rf-rpc");
     }
 
     #[test]
     fn a_point_outside_of_the_table_is_refused_with_the_nearest() {
-        let asked = Plan { response: ResponsePath::Write, transport: Transport::Ud, ..Plan::default() };
-        let refused = asked.preset().unwrap_err();
+        let requested = Plan { response: ResponsePath::Write, transport: Transport::Ud, ..Plan::default() };
+        let refused = requested.preset().unwrap_err();
         assert_eq!(refused.nearest.name, "server-reply");
         assert!(refused.to_string().contains("Ud") && refused.to_string().contains("server-reply"));
     }
 
     #[test]
-    fn what_goes_by_datagram_fits_one_packet_of_any_mtu() {
+    fn limits_datagram_slots_to_one_packet_of_any_mtu() {
         let [herd, ud_rpc] = ["herd", "ud-rpc"].map(|name| Plan::named(name).unwrap());
         for mtu in [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096] {
             for plan in [herd, ud_rpc] {
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_geometries_are_checked() {
+    fn checks_the_geometry_of_a_peer() {
         let good = Geometry::default();
         assert!(good.check().is_ok());
         assert!(Geometry { window: 3, ..good }.check().is_err());

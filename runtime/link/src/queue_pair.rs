@@ -6,7 +6,7 @@
 //! reuse a destination. [`crate::Connection`] and [`crate::Datagrams`] implement how it connects to its peers.
 
 mod complete;
-mod ending;
+mod draining;
 mod post_recv;
 mod post_send;
 
@@ -15,16 +15,16 @@ use std::sync::Arc;
 use farcall_verbs::{Access, Error, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawCq, RawQp, WcStatus};
 
 use crate::bootstrap::QpInfo;
+use crate::deferred_release::{Address, DeferredRelease, ReferencedObject, Requests};
 use crate::region::next_serial;
-use crate::retired::{Address, Named, Requests, Retired};
 use crate::shared_receives::{SharedReceives, SharedRegions};
-use crate::work_request::{Attached, Regions, SGES_MAX, put};
+use crate::work_request::{Attached, Regions, SGES_MAX, insert_free};
 use crate::{AddressId, Nic, Region, RegionId, Ticket};
 pub use post_send::TOGETHER_MAX;
 
 /// Lifecycle of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PairState {
+enum QpLifecycle {
     /// Created, not connected.
     Fresh,
     /// Ready to send.
@@ -37,7 +37,7 @@ enum PairState {
 
 /// Sizes of a queue pair.
 #[derive(Clone, Copy, Debug)]
-pub struct PairConfig {
+pub struct QpSizes {
     /// Maximum number of outstanding sends.
     pub send_depth: u32,
     /// Maximum number of posted receives; unused with shared receives.
@@ -85,13 +85,13 @@ pub struct QueuePair {
     pub(crate) regions: Regions,
     _shared: Option<SharedRegions>,
     addresses: Vec<Option<Address>>,
-    retired: Retired,
+    deferred: DeferredRelease,
     /// Identifies the current set of datagram destinations, so that chains prepared for another set are refused; 0 for
     /// a connection.
     serial: u64,
-    config: PairConfig,
+    config: QpSizes,
     psn: u32,
-    state: PairState,
+    state: QpLifecycle,
     posted: u64,
     reaped: u64,
     unsignalled: u16,
@@ -120,12 +120,12 @@ impl QueuePair {
         nic: &Nic,
         qp_type: QpType,
         cq: &dyn RawCq,
-        config: PairConfig,
+        config: QpSizes,
         shared: Option<&SharedReceives>,
     ) -> Result<Self, Error> {
         let inline_max_bytes = config.inline_max_bytes.min(nic.attr.max_inline_data);
         let sges_max = config.sges_max.clamp(1, SGES_MAX as u32);
-        let config = PairConfig { inline_max_bytes, sges_max, ..config };
+        let config = QpSizes { inline_max_bytes, sges_max, ..config };
         let cap = QpCap {
             max_send_wr: config.send_depth,
             max_recv_wr: if shared.is_some() { 0 } else { config.recv_depth.max(1) },
@@ -147,11 +147,11 @@ impl QueuePair {
             regions: Regions::default(),
             _shared: shared.map(SharedReceives::regions),
             addresses: Vec::new(),
-            retired: Retired::default(),
+            deferred: DeferredRelease::default(),
             serial: if qp_type == QpType::Ud { next_serial() } else { 0 },
             config,
             psn: u32::from_le_bytes(psn) & PSN_MASK,
-            state: PairState::Fresh,
+            state: QpLifecycle::Fresh,
             posted: 0,
             reaped: 0,
             unsignalled: 0,
@@ -175,7 +175,7 @@ impl QueuePair {
 
     pub(crate) fn modify(&mut self, attrs: [QpAttr; 2]) -> Result<(), Error> {
         attrs.iter().try_for_each(|attr| self.qp.modify(attr))?;
-        self.state = PairState::Connected;
+        self.state = QpLifecycle::Connected;
         Ok(())
     }
 
@@ -197,13 +197,13 @@ impl QueuePair {
             return Err(Error::invalid("add peer", "a queue pair number of more than 24 bits"));
         }
         let handle = nic.pd.create_ah(&nic.path_to(peer.gid(), peer.lid))?;
-        Ok(AddressId(put(&mut self.addresses, Address(handle, peer.qp_num))))
+        Ok(AddressId(insert_free(&mut self.addresses, Address(handle, peer.qp_num))))
     }
 
     /// Removes a destination. Chains prepared before are refused afterwards.
     pub(crate) fn remove_address(&mut self, at: usize) {
         if let Some(address) = self.addresses.get_mut(at).and_then(Option::take) {
-            self.retire(0, Named::Address(address));
+            self.defer_release(0, ReferencedObject::Address(address));
             self.serial = next_serial();
         }
     }
@@ -232,22 +232,22 @@ impl QueuePair {
     /// Detaches a region: no later request can name it, and its identifier may be reused. The region is kept until all
     /// requests posted so far have completed.
     pub fn detach(&mut self, id: RegionId) {
-        if let Some(Attached { region, is_received_into }) = self.regions.detach(id) {
-            let receives = if is_received_into { self.receives.posted } else { 0 };
-            self.retire(receives, Named::Region { _kept: region });
+        if let Some(Attached { region, is_receive_target }) = self.regions.detach(id) {
+            let receives = if is_receive_target { self.receives.posted } else { 0 };
+            self.defer_release(receives, ReferencedObject::Region { _region: region });
         }
     }
 
-    /// Keeps `named` until the sends posted so far, and the first `receives` receives, have completed.
-    fn retire(&mut self, receives: u64, named: Named) {
-        self.retired.keep(Requests { sends: self.posted, receives }, named);
-        self.release_retired();
+    /// Keeps `object` until the sends posted so far, and the first `receives` receives, have completed.
+    fn defer_release(&mut self, receives: u64, object: ReferencedObject) {
+        self.deferred.add(Requests { sends: self.posted, receives }, object);
+        self.release_deferred();
     }
 
     #[inline]
-    fn release_retired(&mut self) {
-        if !self.retired.is_empty() {
-            self.retired.release(Requests { sends: self.reaped, receives: self.receives.completed });
+    fn release_deferred(&mut self) {
+        if !self.deferred.is_empty() {
+            self.deferred.release(Requests { sends: self.reaped, receives: self.receives.completed });
         }
     }
 }

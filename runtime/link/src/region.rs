@@ -220,7 +220,7 @@ impl Region {
             out.as_mut_ptr().add(out.len()).copy_from_nonoverlapping(self.base.add(offset), len_bytes);
             out.set_len(out.len() + len_bytes);
         }
-        forget_what_memory_held();
+        compiler_fence_reads();
     }
 
     /// Fills a private slice with bytes from `offset`.
@@ -229,7 +229,7 @@ impl Region {
         self.check(offset, out.len());
         // SAFETY: inside the region (checked); `out` is private memory and so does not overlap it.
         unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.base.add(offset), out.len()) };
-        forget_what_memory_held();
+        compiler_fence_reads();
     }
 
     /// Sets bytes to `byte`, without ordering.
@@ -262,15 +262,15 @@ impl Region {
 
 /// One word of a region that is polled often: loads it without an indirection or bounds check.
 #[derive(Clone)]
-pub struct Watch {
+pub struct PolledWord {
     word: *const AtomicU64,
     region: Arc<Region>,
 }
 
 // SAFETY: a pointer to an atomic inside `region`, which is `Send + Sync` and kept alive here.
-unsafe impl Send for Watch {}
+unsafe impl Send for PolledWord {}
 
-impl Watch {
+impl PolledWord {
     /// Creates a watch of the word at `offset`.
     ///
     /// # Panics
@@ -282,7 +282,7 @@ impl Watch {
     /// Changes the watch to another word of the region.
     ///
     /// # Panics
-    /// Like [`Watch::new`].
+    /// Like [`PolledWord::new`].
     #[inline]
     pub fn move_to(&mut self, offset: usize) {
         self.word = self.region.word(offset);
@@ -298,7 +298,7 @@ impl Watch {
 
 /// Prevents the compiler from reading shared memory a second time in place of a private copy of it.
 #[inline]
-fn forget_what_memory_held() {
+fn compiler_fence_reads() {
     // SAFETY: emits no instruction. Without `nomem` the compiler must assume that any memory was changed.
     unsafe { asm!("", options(nostack, preserves_flags)) };
 }

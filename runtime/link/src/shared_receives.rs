@@ -16,7 +16,7 @@ pub(crate) type SharedRegions = Arc<Mutex<Vec<Arc<Region>>>>;
 pub struct SharedReceives {
     srq: Box<dyn RawSrq>,
     regions: Regions,
-    kept: SharedRegions,
+    retained: SharedRegions,
 }
 
 impl SharedReceives {
@@ -26,14 +26,14 @@ impl SharedReceives {
     /// If the provider does not offer shared receive queues, or a limit is exceeded.
     pub fn new(nic: &Nic, depth: u32) -> Result<Self, Error> {
         let srq = nic.pd.create_srq(&SrqInitAttr { max_wr: depth, max_sge: 1 })?;
-        Ok(Self { srq, regions: Regions::default(), kept: SharedRegions::default() })
+        Ok(Self { srq, regions: Regions::default(), retained: SharedRegions::default() })
     }
 
     /// Makes a region usable by receives of this queue, and keeps it as long as the queue and every queue pair that
     /// uses it.
     pub fn attach(&mut self, region: Arc<Region>) -> RegionId {
         // A list of regions is consistent at every instruction, so a panic elsewhere does not corrupt it.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&region));
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&region));
         self.regions.attach(region)
     }
 
@@ -51,11 +51,11 @@ impl SharedReceives {
     /// If the queue is full, if they were prepared for other regions, or if the provider refuses.
     #[inline]
     pub fn post_receives(&mut self, chain: &ReceiveChain, which: Range<usize>) -> Result<(), PostRefused> {
-        if !self.regions.hold(&chain.regions) {
+        if !self.regions.are_attached(&chain.regions) {
             return Err(PostRefused::NotAttached { qp_num: 0 });
         }
         // SAFETY: `RawSrq::post_recv` requires that the memory stays valid until the receives complete. The elements
-        // name attached regions, which `kept` holds as long as this queue or a queue pair that uses it exists. The
+        // name attached regions, which `retained` holds as long as this queue or a queue pair that uses it exists. The
         // contents of regions are only accessed by atomics and bounded copies.
         unsafe { self.srq.post_recv(&chain.wrs[which]) }
             .map_err(|source| PostRefused::Post { qp_num: 0, source })
@@ -66,6 +66,6 @@ impl SharedReceives {
     }
 
     pub(crate) fn regions(&self) -> SharedRegions {
-        Arc::clone(&self.kept)
+        Arc::clone(&self.retained)
     }
 }

@@ -33,7 +33,7 @@ pub struct AddressId(pub(crate) usize);
 
 /// The local side of a transfer: a buffer in an attached region.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece {
+pub struct LocalSlice {
     /// The region.
     pub region: RegionId,
     /// Offset of the first byte.
@@ -86,7 +86,7 @@ pub struct WorkRequest<'a> {
     /// Operation.
     pub operation: Operation<'a>,
     /// Source of the bytes; destination for READs and atomics.
-    pub local: &'a [Piece],
+    pub local: &'a [LocalSlice],
     /// Immediate data of a SEND or WRITE.
     pub imm: Option<u32>,
     /// `true` if a successful request generates a completion. A queue without signalled requests never has free slots
@@ -177,7 +177,7 @@ pub fn receive_tag(wc: &Wc) -> u64 {
 }
 
 /// A region as stored in prepared requests: its identifier at the queue pair, and its unique number.
-pub(crate) type Named = (RegionId, u64);
+pub(crate) type RegionUse = (RegionId, u64);
 
 /// Send work requests that are checked once and can be posted together many times: by the queue pair that prepared
 /// them or, unless they are datagrams, by any that attached the same regions under the same identifiers.
@@ -187,7 +187,7 @@ pub struct Chain {
     pub(crate) wrs: Box<[SendWr<'static>]>,
     /// Indices of the signalled requests.
     pub(crate) signalled: Box<[u32]>,
-    pub(crate) regions: Box<[Named]>,
+    pub(crate) regions: Box<[RegionUse]>,
     /// Serial number of the queue pair's datagram destinations; 0 if there are none.
     pub(crate) addresses_of: u64,
 }
@@ -208,7 +208,7 @@ impl Chain {
         Ok(Self {
             wrs,
             signalled: signalled.collect(),
-            regions: regions.named(pieces()),
+            regions: regions.region_uses(pieces()),
             addresses_of,
             _sges: sges,
         })
@@ -219,7 +219,7 @@ impl Chain {
 #[derive(Clone, Copy, Debug)]
 pub struct Receive<'a> {
     /// Destination of the message.
-    pub local: &'a [Piece],
+    pub local: &'a [LocalSlice],
     /// Tag of its completion; less than 2^63.
     pub tag: u64,
 }
@@ -230,7 +230,7 @@ pub struct ReceiveChain {
     /// Never changed, because `wrs` points into it.
     _sges: Vec<Sge>,
     pub(crate) wrs: Box<[RecvWr<'static>]>,
-    pub(crate) regions: Box<[Named]>,
+    pub(crate) regions: Box<[RegionUse]>,
 }
 
 impl ReceiveChain {
@@ -240,7 +240,7 @@ impl ReceiveChain {
         let lens = receives.iter().map(|receive| receive.local.len());
         let of = |(receive, sges): (&Receive<'_>, _)| RecvWr::new(receive_wr_id(receive.tag), sges);
         let wrs = receives.iter().zip(lists(&sges, lens)).map(of).collect();
-        Self { wrs, regions: regions.named(pieces()), _sges: sges }
+        Self { wrs, regions: regions.region_uses(pieces()), _sges: sges }
     }
 
     /// Sets the tag of a range of the receives.
@@ -269,12 +269,12 @@ pub(crate) struct Regions(Vec<Option<Attached>>);
 pub(crate) struct Attached {
     pub region: Arc<Region>,
     /// `true` if posted receives have named it.
-    pub is_received_into: bool,
+    pub is_receive_target: bool,
 }
 
 impl Regions {
     pub(crate) fn attach(&mut self, region: Arc<Region>) -> RegionId {
-        RegionId(put(&mut self.0, Attached { region, is_received_into: false }) as u32)
+        RegionId(insert_free(&mut self.0, Attached { region, is_receive_target: false }) as u32)
     }
 
     /// Removes and returns the region, which requests posted before may still name.
@@ -284,10 +284,10 @@ impl Regions {
 
     /// Records that receives name these regions.
     #[inline]
-    pub(crate) fn receive_into(&mut self, named: &[Named]) {
-        for (id, _) in named {
+    pub(crate) fn record_receive_targets(&mut self, uses: &[RegionUse]) {
+        for (id, _) in uses {
             if let Some(Some(attached)) = self.0.get_mut(id.0 as usize) {
-                attached.is_received_into = true;
+                attached.is_receive_target = true;
             }
         }
     }
@@ -300,36 +300,36 @@ impl Regions {
     /// If the region is not attached, or the buffer is not inside it, which is an error of this program and never a
     /// peer's.
     #[inline]
-    pub(crate) fn sge(&self, piece: Piece) -> Sge {
+    pub(crate) fn sge(&self, piece: LocalSlice) -> Sge {
         let region = self.get(piece.region).expect("a region that is attached");
         region.sge(piece.offset, piece.len_bytes)
     }
 
-    fn named<'a>(&self, pieces: impl Iterator<Item = &'a Piece>) -> Box<[Named]> {
-        let mut named: Vec<Named> = Vec::new();
-        for Piece { region, .. } in pieces {
-            if !named.iter().any(|(id, _)| id == region) {
+    fn region_uses<'a>(&self, pieces: impl Iterator<Item = &'a LocalSlice>) -> Box<[RegionUse]> {
+        let mut uses: Vec<RegionUse> = Vec::new();
+        for LocalSlice { region, .. } in pieces {
+            if !uses.iter().any(|(id, _)| id == region) {
                 let serial = self.get(*region).map_or(0, Region::serial);
-                named.push((*region, serial));
+                uses.push((*region, serial));
             }
         }
-        named.into()
+        uses.into()
     }
 
     /// Returns whether all these regions are still attached under their identifiers.
     #[inline]
-    pub(crate) fn hold(&self, named: &[Named]) -> bool {
+    pub(crate) fn are_attached(&self, uses: &[RegionUse]) -> bool {
         // Most chains name one region.
-        named.iter().all(|(id, serial)| self.get(*id).is_some_and(|region| region.serial() == *serial))
+        uses.iter().all(|(id, serial)| self.get(*id).is_some_and(|region| region.serial() == *serial))
     }
 }
 
 /// Stores `what` in the first free slot and returns its index.
-pub(crate) fn put<T>(places: &mut Vec<Option<T>>, what: T) -> usize {
-    let at = places.iter().position(Option::is_none).unwrap_or_else(|| {
-        places.push(None);
-        places.len() - 1
+pub(crate) fn insert_free<T>(slots: &mut Vec<Option<T>>, what: T) -> usize {
+    let at = slots.iter().position(Option::is_none).unwrap_or_else(|| {
+        slots.push(None);
+        slots.len() - 1
     });
-    places[at] = Some(what);
+    slots[at] = Some(what);
     at
 }

@@ -7,7 +7,7 @@ use farcall_link::*;
 use farcall_softnic::SoftNic;
 use farcall_verbs::{Access, CqInitAttr, RawCq, Wc};
 
-const CONFIG: PairConfig = PairConfig {
+const CONFIG: QpSizes = QpSizes {
     send_depth: 16,
     recv_depth: 16,
     sges_max: 2,
@@ -43,8 +43,8 @@ fn connections(transport: Transport) -> (Nic, [End<Connection>; 2]) {
 }
 
 impl<Q: std::ops::DerefMut<Target = QueuePair>> End<Q> {
-    fn piece(&self, offset: usize, len_bytes: usize) -> Piece {
-        Piece { region: self.id, offset, len_bytes }
+    fn piece(&self, offset: usize, len_bytes: usize) -> LocalSlice {
+        LocalSlice { region: self.id, offset, len_bytes }
     }
 
     fn text(&self, offset: usize, len_bytes: usize) -> String {
@@ -67,7 +67,7 @@ impl<Q: std::ops::DerefMut<Target = QueuePair>> End<Q> {
     }
 }
 
-fn send<'a>(local: &'a [Piece], is_signalled: bool) -> WorkRequest<'a> {
+fn send<'a>(local: &'a [LocalSlice], is_signalled: bool) -> WorkRequest<'a> {
     WorkRequest { operation: Operation::Send, local, imm: None, is_signalled }
 }
 
@@ -230,7 +230,8 @@ fn datagrams_go_to_several_peers_into_shared_receives() {
     let mut shared = SharedReceives::new(&nic, 8).unwrap();
     let pool = Arc::new(Region::alloc(&*nic.pd, 4096, Access::LOCAL_WRITE).unwrap());
     let id = shared.attach(Arc::clone(&pool));
-    let places: Vec<_> = (0..8).map(|at| [Piece { region: id, offset: 64 * at, len_bytes: 64 }]).collect();
+    let places: Vec<_> =
+        (0..8).map(|at| [LocalSlice { region: id, offset: 64 * at, len_bytes: 64 }]).collect();
     let receives: Vec<_> = (0..).zip(&places).map(|(tag, place)| Receive { local: place, tag }).collect();
     let chain = shared.receive_chain(&receives);
     shared.post_receives(&chain, 0..8).unwrap();
@@ -270,7 +271,7 @@ fn keeps_detached_memory_and_peers_until_requests_complete() {
     let peer = a.qp.add_peer(&nic, &info).unwrap();
     let region = Arc::new(Region::alloc(&*nic.pd, 4096, Access::LOCAL_WRITE).unwrap());
     let id = a.qp.attach(Arc::clone(&region));
-    let local = [Piece { region: id, offset: 0, len_bytes: 8 }];
+    let local = [LocalSlice { region: id, offset: 0, len_bytes: 8 }];
     let request =
         WorkRequest { operation: Operation::SendTo(peer), local: &local, imm: None, is_signalled: true };
     let mut chain = a.qp.chain(&[request]).unwrap();
@@ -316,7 +317,7 @@ fn receives_that_stay_posted_keep_their_own_memory_and_no_other() {
     a.qp.start().unwrap();
     let regions = [0, 1].map(|_| Arc::new(Region::alloc(&*nic.pd, 4096, Access::LOCAL_WRITE).unwrap()));
     let ids = [0, 1].map(|at| a.qp.attach(Arc::clone(&regions[at])));
-    let local = [Piece { region: ids[0], offset: 0, len_bytes: 64 }];
+    let local = [LocalSlice { region: ids[0], offset: 0, len_bytes: 64 }];
     let chain = a.qp.receive_chain(&[Receive { local: &local, tag: 0 }]);
     a.qp.post_receives(&chain, 0..1).unwrap();
     ids.into_iter().for_each(|id| a.qp.detach(id));

@@ -25,12 +25,12 @@ use prost_build::{Method, Service, ServiceGenerator};
 /// Returns tonic's generator, as configured, combined with the one of this package. Do not use tonic's own compile
 /// functions: they would replace the generator. Settings of messages belong to `prost_build::Config`.
 pub fn generator(tonic: tonic_prost_build::Builder) -> Box<dyn ServiceGenerator> {
-    Box::new(Both(tonic.service_generator()))
+    Box::new(CombinedGenerator(tonic.service_generator()))
 }
 
-struct Both(Box<dyn ServiceGenerator>);
+struct CombinedGenerator(Box<dyn ServiceGenerator>);
 
-impl ServiceGenerator for Both {
+impl ServiceGenerator for CombinedGenerator {
     fn generate(&mut self, service: Service, out: &mut String) {
         let direct = direct_module(&service);
         self.0.generate(service, out);

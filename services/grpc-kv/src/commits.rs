@@ -50,21 +50,21 @@ impl Change {
 }
 
 /// A write queued for the commit thread.
-struct Waiting {
+struct QueuedWrite {
     changes: Vec<Change>,
     done: oneshot::Sender<Result<(), StoreError>>,
-    room: Room,
+    permit: QueuePermit,
 }
 
 /// Queue capacity reserved by a waiting write; released on drop.
-struct Room {
-    taken: Arc<AtomicUsize>,
+struct QueuePermit {
+    queued_bytes: Arc<AtomicUsize>,
     len_bytes: usize,
 }
 
-impl Drop for Room {
+impl Drop for QueuePermit {
     fn drop(&mut self) {
-        self.taken.fetch_sub(self.len_bytes, Ordering::Relaxed);
+        self.queued_bytes.fetch_sub(self.len_bytes, Ordering::Relaxed);
     }
 }
 
@@ -83,9 +83,9 @@ pub(crate) enum Commits {
 
 pub(crate) struct Committer {
     /// `None` while the committer is being dropped.
-    sender: Option<Sender<Waiting>>,
+    sender: Option<Sender<QueuedWrite>>,
     thread: Option<JoinHandle<()>>,
-    taken: Arc<AtomicUsize>,
+    queued_bytes: Arc<AtomicUsize>,
     waiting_bytes_max: usize,
 }
 
@@ -106,8 +106,8 @@ impl Commits {
         let thread = thread::Builder::new()
             .name("kv-commits".to_owned())
             .spawn(move || serve(&receiver, group_max, &database, &records))?;
-        let (sender, thread, taken) = (Some(sender), Some(thread), Arc::default());
-        Ok(Self::Thread(Committer { sender, thread, taken, waiting_bytes_max }))
+        let (sender, thread, queued_bytes) = (Some(sender), Some(thread), Arc::default());
+        Ok(Self::Thread(Committer { sender, thread, queued_bytes, waiting_bytes_max }))
     }
 }
 
@@ -116,15 +116,17 @@ impl Committer {
     /// future is dropped.
     pub async fn write(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         let len_bytes = changes.iter().map(|change| change.len_bytes() + WRITE_OVERHEAD_BYTES).sum::<usize>();
-        let before = self.taken.fetch_add(len_bytes, Ordering::Relaxed);
-        let room = Room { taken: Arc::clone(&self.taken), len_bytes };
+        let before = self.queued_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+        let permit = QueuePermit { queued_bytes: Arc::clone(&self.queued_bytes), len_bytes };
         // A batch longer than the whole queue capacity is accepted if the queue is empty.
         if before > 0 && before + len_bytes > self.waiting_bytes_max {
             return Err(StoreError::Busy { waiting_bytes_max: self.waiting_bytes_max });
         }
         let (done, ended) = oneshot::channel();
-        let sent =
-            self.sender.as_ref().is_some_and(|sender| sender.send(Waiting { changes, done, room }).is_ok());
+        let sent = self
+            .sender
+            .as_ref()
+            .is_some_and(|sender| sender.send(QueuedWrite { changes, done, permit }).is_ok());
         if !sent {
             return Err(StoreError::Closed);
         }
@@ -143,7 +145,7 @@ impl Drop for Committer {
 }
 
 /// Commits queued writes in FIFO order.
-fn serve(receiver: &Receiver<Waiting>, group_max: usize, database: &Database, records: &Keyspace) {
+fn serve(receiver: &Receiver<QueuedWrite>, group_max: usize, database: &Database, records: &Keyspace) {
     while let Ok(first) = receiver.recv() {
         let mut group = vec![first];
         while group.len() < group_max
@@ -153,9 +155,9 @@ fn serve(receiver: &Receiver<Waiting>, group_max: usize, database: &Database, re
         }
         let changes = group.iter_mut().flat_map(|waiting| std::mem::take(&mut waiting.changes));
         let committed = commit(database, records, changes, PersistMode::SyncData);
-        for Waiting { done, room, .. } in group {
+        for QueuedWrite { done, permit, .. } in group {
             // Released before the caller can submit its next write.
-            drop(room);
+            drop(permit);
             // The receiver is gone if the call was cancelled.
             let _ = done.send(committed.clone());
         }

@@ -83,7 +83,7 @@ impl LsmServer {
                 });
                 tokio::select! {
                     served = serving => served,
-                    () = too_late(drained) => {
+                    () = drain_timeout(drained) => {
                         tracing::warn!("calls that ran {DRAIN:?} after the end began were broken off");
                         Ok(())
                     }
@@ -145,7 +145,7 @@ async fn stopped(mut stops: watch::Receiver<bool>) {
     let _ = stops.wait_for(|is_over| *is_over).await;
 }
 
-async fn too_late(stops: watch::Receiver<bool>) {
+async fn drain_timeout(stops: watch::Receiver<bool>) {
     stopped(stops).await;
     tokio::time::sleep(DRAIN).await;
 }

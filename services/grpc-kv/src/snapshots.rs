@@ -15,14 +15,14 @@ pub(crate) struct Snapshots {
 }
 
 struct Table {
-    held: HashMap<u64, Held>,
+    held: HashMap<u64, HeldSnapshot>,
     /// Number of the snapshot opened last.
     last: u64,
     /// `true` while a task closes expired snapshots.
     is_watched: bool,
 }
 
-struct Held {
+struct HeldSnapshot {
     snapshot: fjall::Snapshot,
     until: Instant,
 }
@@ -51,7 +51,7 @@ impl Snapshots {
         }
         table.last = table.last.wrapping_add(1).max(1);
         let number = table.last;
-        table.held.insert(number, Held { snapshot, until: now + self.age_max });
+        table.held.insert(number, HeldSnapshot { snapshot, until: now + self.age_max });
         Ok(number)
     }
 
@@ -78,7 +78,7 @@ impl Snapshots {
     }
 
     /// Closes expired snapshots. Returns the next expiry time.
-    fn end_old(&self) -> Option<Instant> {
+    fn close_expired(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut table = self.table.lock();
         table.held.retain(|_, held| held.until > now);
@@ -95,7 +95,7 @@ impl Snapshots {
         }
         let snapshots = Arc::downgrade(self);
         tokio::spawn(async move {
-            while let Some(next) = snapshots.upgrade().and_then(|snapshots| snapshots.end_old()) {
+            while let Some(next) = snapshots.upgrade().and_then(|snapshots| snapshots.close_expired()) {
                 tokio::time::sleep_until(next.into()).await;
             }
         });

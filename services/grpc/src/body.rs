@@ -23,7 +23,7 @@ enum Source {
     #[default]
     Empty,
     /// The complete body.
-    Whole { data: Bytes, trailers: Option<HeaderMap> },
+    Complete { data: Bytes, trailers: Option<HeaderMap> },
     /// A response, received in parts.
     Response(CallRef),
     /// A request, received in parts.
@@ -31,8 +31,8 @@ enum Source {
 }
 
 impl IncomingBody {
-    pub(crate) fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
-        Self { source: Source::Whole { data, trailers }, deadline: Deadline::default() }
+    pub(crate) fn complete(data: Bytes, trailers: Option<HeaderMap>) -> Self {
+        Self { source: Source::Complete { data, trailers }, deadline: Deadline::default() }
     }
 
     pub(crate) fn response(call: CallRef, deadline: Deadline) -> Self {
@@ -66,10 +66,10 @@ impl Body for IncomingBody {
         let this = &mut *self;
         let polled = match &mut this.source {
             Source::Empty => return Poll::Ready(None),
-            Source::Whole { data, .. } if !data.is_empty() => {
+            Source::Complete { data, .. } if !data.is_empty() => {
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(data)))));
             }
-            Source::Whole { trailers, .. } => {
+            Source::Complete { trailers, .. } => {
                 let trailers = trailers.take();
                 this.source = Source::Empty;
                 return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
@@ -78,7 +78,7 @@ impl Body for IncomingBody {
         };
         match polled {
             Poll::Pending if this.deadline.poll(context).is_ready() => {
-                this.give_up();
+                this.cancel();
                 Poll::Ready(Some(Err(deadline_exceeded())))
             }
             Poll::Ready(Some(Ok(frame))) if frame.is_data() => Poll::Ready(Some(Ok(frame))),
@@ -93,7 +93,7 @@ impl Body for IncomingBody {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Empty => true,
-            Source::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
+            Source::Complete { data, trailers } => data.is_empty() && trailers.is_none(),
             _ => false,
         }
     }
@@ -101,17 +101,17 @@ impl Body for IncomingBody {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Empty => SizeHint::with_exact(0),
-            Source::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
+            Source::Complete { data, .. } => SizeHint::with_exact(data.len() as u64),
             _ => SizeHint::default(),
         }
     }
 }
 
 impl IncomingBody {
-    fn give_up(&mut self) {
+    fn cancel(&mut self) {
         match std::mem::take(&mut self.source) {
             Source::Response(call) => call.reset(Code::Cancelled, "the client gave the call up"),
-            Source::Request(call) => call.connection.with(|calls| calls.leave_unread(call.id)),
+            Source::Request(call) => call.connection.with(|calls| calls.drop_reader(call.id)),
             _ => {}
         }
     }
@@ -119,6 +119,6 @@ impl IncomingBody {
 
 impl Drop for IncomingBody {
     fn drop(&mut self) {
-        self.give_up();
+        self.cancel();
     }
 }

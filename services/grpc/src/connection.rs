@@ -44,7 +44,7 @@ struct State {
     /// `true` if a frame was composed after the pending output.
     is_composed: bool,
     /// `true` once no channel can open further calls on this connection.
-    is_left: bool,
+    is_closing: bool,
     /// Number of buffered bytes needed to parse the next frame.
     need: usize,
 }
@@ -58,34 +58,34 @@ pub(crate) struct Turn {
 }
 
 /// Returns the error of a connection whose peer is incompatible.
-fn unusable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+fn incompatible_peer(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 /// Sends this end's hello and receives that of the peer.
-async fn greet(stream: &mut AsyncStream, options: &GrpcOptions) -> io::Result<Hello> {
+async fn exchange_hellos(stream: &mut AsyncStream, options: &GrpcOptions) -> io::Result<Hello> {
     let ours = options.hello();
     stream.write_all(&ours.encode()).await?;
     let mut bytes = [0; HELLO_BYTES];
     stream.read_exact(&mut bytes).await?;
-    let theirs = Hello::parse(&bytes).map_err(unusable)?;
+    let theirs = Hello::parse(&bytes).map_err(incompatible_peer)?;
     ours.version_with(theirs).map(|_| theirs).ok_or_else(|| {
-        unusable(format!(
+        incompatible_peer(format!(
             "the other end speaks versions {} to {} of gRPC over streams, this one {} to {}; update the older one",
             theirs.version_min, theirs.version_max, ours.version_min, ours.version_max,
         ))
     })
 }
 
-async fn greet_in_time(stream: &mut AsyncStream, options: &GrpcOptions) -> io::Result<Hello> {
+async fn exchange_hellos_in_time(stream: &mut AsyncStream, options: &GrpcOptions) -> io::Result<Hello> {
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the other end does not speak gRPC over streams");
-    let greeted = tokio::time::timeout(options.stream.connect_timeout, greet(stream, options)).await;
-    let greeted = greeted.map_err(late).flatten();
-    if greeted.is_err() {
+    let hello = tokio::time::timeout(options.stream.connect_timeout, exchange_hellos(stream, options)).await;
+    let hello = hello.map_err(late).flatten();
+    if hello.is_err() {
         // Shutting the stream down delivers this end's hello, so that the peer can report the versions.
         let _late_or_broken = tokio::time::timeout(options.stream.linger, stream.shutdown()).await;
     }
-    greeted
+    hello
 }
 
 impl Connection {
@@ -94,7 +94,7 @@ impl Connection {
         mut stream: AsyncStream,
         options: &GrpcOptions,
     ) -> io::Result<(Arc<Self>, Arc<Semaphore>)> {
-        let theirs = greet_in_time(&mut stream, options).await?;
+        let theirs = exchange_hellos_in_time(&mut stream, options).await?;
         let (calls, permits) = Calls::of_client(options.hello(), theirs);
         Ok((Self::new(stream, calls, options), permits))
     }
@@ -105,7 +105,7 @@ impl Connection {
         options: &GrpcOptions,
         direct: Arc<DirectPaths>,
     ) -> io::Result<Arc<Self>> {
-        let theirs = greet_in_time(&mut stream, options).await?;
+        let theirs = exchange_hellos_in_time(&mut stream, options).await?;
         Ok(Self::new(stream, Calls::of_server(options.hello(), theirs, direct), options))
     }
 
@@ -119,7 +119,7 @@ impl Connection {
             driver: None,
             is_gathering: false,
             is_composed: false,
-            is_left: false,
+            is_closing: false,
             need: HEAD_BYTES,
         };
         Arc::new(Self { peer, state: Mutex::new(state), linger })
@@ -143,14 +143,14 @@ impl Connection {
     fn with_state<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         let result = action(&mut state);
-        let has_sent = state.calls.has_turns() || state.is_composed;
+        let has_sent = state.calls.has_queued() || state.is_composed;
         if has_sent && !state.is_gathering {
             state.is_composed = false;
             state.flush(self.peer);
         }
         // Usually empty; the vector then keeps its memory.
         let wakes = state.calls.take_wakes();
-        let ends = state.is_left || state.calls.is_ending();
+        let ends = state.is_closing || state.calls.is_ending();
         let driver = if has_sent || ends { state.driver.take() } else { None };
         drop(state);
         wakes.into_iter().chain(driver).for_each(Waker::wake);
@@ -165,8 +165,8 @@ impl Connection {
     }
 
     /// Declares that this end opens no further calls: the connection ends when the open ones have ended.
-    pub fn leave(&self) {
-        self.with_state(|state| state.is_left = true);
+    pub fn close_when_idle(&self) {
+        self.with_state(|state| state.is_closing = true);
     }
 
     /// Runs one driver iteration. Ready when the connection has ended.
@@ -185,7 +185,7 @@ impl Connection {
 
     /// Drives a client's end.
     pub async fn drive(self: Arc<Self>) {
-        let _guard = Driving(&self);
+        let _guard = DriverGuard(&self);
         let mut turn = Turn::default();
         poll_fn(|context| self.poll_turn(context, &mut turn)).await;
         self.close().await;
@@ -195,22 +195,22 @@ impl Connection {
     pub async fn close(&self) {
         let closing = poll_fn(|context| Pin::new(&mut self.state.lock().stream).poll_shutdown(context));
         let _late_or_broken = tokio::time::timeout(self.linger, closing).await;
-        self.break_off(&Status::unavailable(format!("the connection to {} has ended", self.peer)));
+        self.fail_all(&Status::unavailable(format!("the connection to {} has ended", self.peer)));
     }
 
     /// Ends all calls, and with them the connection.
-    pub fn break_off(&self, why: &Status) {
-        self.with(|calls| calls.break_off(why));
+    pub fn fail_all(&self, why: &Status) {
+        self.with(|calls| calls.fail_all(why));
     }
 }
 
 /// Guard held by the driver: when it is dropped, no task drives the connection, and its calls fail.
-pub(crate) struct Driving<'a>(pub &'a Connection);
+pub(crate) struct DriverGuard<'a>(pub &'a Connection);
 
-impl Drop for Driving<'_> {
+impl Drop for DriverGuard<'_> {
     fn drop(&mut self) {
         let why = format!("the runtime that ran the connection to {} has ended", self.0.peer);
-        self.0.break_off(&Status::unavailable(why));
+        self.0.fail_all(&Status::unavailable(why));
     }
 }
 
@@ -225,7 +225,7 @@ impl State {
             if left == 0 {
                 return;
             }
-            let pieces = self.out.pieces();
+            let pieces = self.out.segments();
             let written = self.stream.get_mut().and_then(|stream| {
                 stream.write_with(left, |space| {
                     for piece in pieces {
@@ -238,7 +238,7 @@ impl State {
                 Err(StreamError::WouldBlock) => return,
                 Err(error) => {
                     self.out = Outbound::default();
-                    return self.calls.break_off(&lost(peer, &error));
+                    return self.calls.fail_all(&lost(peer, &error));
                 }
             }
         }
@@ -249,7 +249,8 @@ impl State {
         if self.calls.is_broken() {
             return Poll::Ready(());
         }
-        if (self.is_left || self.calls.is_ending()) && !self.calls.has_any_open() && !self.out.is_pending() {
+        if (self.is_closing || self.calls.is_ending()) && !self.calls.has_any_open() && !self.out.is_pending()
+        {
             return Poll::Ready(());
         }
         let Self { stream, out, need, .. } = self;
@@ -260,13 +261,13 @@ impl State {
         match polled {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Err(error)) => {
-                self.calls.break_off(&Status::unavailable(format!("the connection to {peer}: {error}")));
+                self.calls.fail_all(&Status::unavailable(format!("the connection to {peer}: {error}")));
             }
             Poll::Ready(Ok(())) => {
                 let Self { stream, calls, need, .. } = self;
                 match take_frames(stream, calls) {
                     Ok(now) => *need = now,
-                    Err(why) => calls.break_off(&lost(peer, &why)),
+                    Err(why) => calls.fail_all(&lost(peer, &why)),
                 }
                 self.flush(peer);
             }
@@ -294,15 +295,15 @@ fn take_frames(stream: &mut AsyncStream, calls: &mut Calls) -> Result<usize, Str
             return Err("the peer ended it".to_owned());
         };
         let head = Head::parse(head).map_err(|error| error.to_string())?;
-        let whole = HEAD_BYTES + head.len_bytes;
-        let bytes = match stream.fill(whole) {
-            Err(StreamError::WouldBlock) => return Ok(whole),
+        let frame_bytes = HEAD_BYTES + head.len_bytes;
+        let bytes = match stream.fill(frame_bytes) {
+            Err(StreamError::WouldBlock) => return Ok(frame_bytes),
             bytes => bytes.map_err(|error| error.to_string())?,
         };
-        let payload = bytes.get(HEAD_BYTES..whole).ok_or("it ends within a frame")?;
-        calls.take(head, payload).map_err(|error| error.to_string())?;
-        stream.consume(whole);
-        taken += whole;
+        let payload = bytes.get(HEAD_BYTES..frame_bytes).ok_or("it ends within a frame")?;
+        calls.handle_frame(head, payload).map_err(|error| error.to_string())?;
+        stream.consume(frame_bytes);
+        taken += frame_bytes;
     }
     Ok(HEAD_BYTES)
 }
@@ -331,8 +332,8 @@ impl CallRef {
         self.connection.with(|calls| calls.poll_frame(self.id, context))
     }
 
-    pub fn poll_over(&self, context: &Context<'_>) -> Poll<()> {
-        self.connection.with(|calls| calls.poll_over(self.id, context))
+    pub fn poll_ended(&self, context: &Context<'_>) -> Poll<()> {
+        self.connection.with(|calls| calls.poll_ended(self.id, context))
     }
 
     pub fn reset(&self, code: Code, reason: &str) {

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use http_body::Body;
 use tonic::Status;
 
-use crate::calls::{Going, Opening, Submission};
+use crate::calls::{InitialHeaders, LocalEnd, Submission};
 use crate::connection::CallRef;
 use crate::frame::metadata::{METADATA_BYTES_MAX, weight};
 
@@ -16,38 +16,38 @@ use crate::frame::metadata::{METADATA_BYTES_MAX, weight};
 enum Next {
     Frame(Option<Result<http_body::Frame<Bytes>, Status>>),
     /// No frame is ready, and a part is available to be sent.
-    NotYet,
+    NotReady,
 }
 
-/// Begins this side of a call and sends `body` after the opening. Data that is ready immediately is sent in one part
+/// Begins this side of a call and sends `body` after the headers. Data that is ready immediately is sent in one part
 /// with it. `end` returns the ending of a body without trailers.
 ///
 /// # Errors
 /// Returns an error if the call has ended, or the error of the body.
 pub(crate) async fn send<B>(
     call: &CallRef,
-    opening: Opening,
+    headers: InitialHeaders,
     body: B,
-    end: impl FnOnce() -> Going,
+    end: impl FnOnce() -> LocalEnd,
 ) -> Result<(), Status>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut body = pin!(body);
-    let mut part = Submission { opening: Some(opening), ..Submission::default() };
+    let mut part = Submission { headers: Some(headers), ..Submission::default() };
     loop {
-        let has_any = part.opening.is_some() || !part.data.is_empty();
+        let has_any = part.headers.is_some() || !part.data.is_empty();
         let next = std::future::poll_fn(|context| match body.as_mut().poll_frame(context) {
             Poll::Ready(frame) => {
                 let failed = |error: B::Error| Status::from_error(error.into());
                 Poll::Ready(Next::Frame(frame.map(|frame| frame.map_err(failed))))
             }
-            Poll::Pending if has_any => Poll::Ready(Next::NotYet),
+            Poll::Pending if has_any => Poll::Ready(Next::NotReady),
             Poll::Pending => Poll::Pending,
         });
         let frame = match next.await {
-            Next::NotYet => {
+            Next::NotReady => {
                 call.submit(std::mem::take(&mut part)).await?;
                 continue;
             }
@@ -69,7 +69,7 @@ where
                 if weight(&trailers) > METADATA_BYTES_MAX {
                     return Err(Status::internal("the answer has more trailers than allowed"));
                 }
-                part.ending = Some(Going::Trailers(trailers));
+                part.ending = Some(LocalEnd::Trailers(trailers));
                 return call.submit(part).await;
             }
         }

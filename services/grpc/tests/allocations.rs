@@ -11,7 +11,7 @@ use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
 use farcall_echo::v1::echo_server::{Echo, EchoServer};
 use farcall_grpc::{Channel, GrpcOptions, Server, Services};
-use farcall_link::{Nic, Waiting};
+use farcall_link::{Nic, WaitStrategy};
 use farcall_softnic::SoftNic;
 use farcall_stream::StreamOptions;
 use tokio::runtime::{Builder, Runtime};
@@ -46,7 +46,7 @@ impl Echo for Counts {
 }
 
 fn options() -> GrpcOptions {
-    GrpcOptions::default().stream(StreamOptions::default().waiting(Waiting::Busy))
+    GrpcOptions::default().stream(StreamOptions::default().waiting(WaitStrategy::Busy))
 }
 
 fn runtime() -> Runtime {

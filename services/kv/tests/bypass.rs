@@ -42,13 +42,13 @@ fn what_one_client_stores_another_reads() {
 }
 
 #[test]
-fn a_full_store_refuses_in_words_and_keeps_what_it_has() {
+fn rejects_puts_into_a_full_store_and_keeps_its_items() {
     of_all_schemes!(full_store_refuses);
 }
 
 #[test]
-fn a_get_beside_writes_is_never_torn_stale_or_missing() {
-    of_all_schemes!(gets_beside_writes);
+fn never_returns_torn_stale_or_missing_values_during_writes() {
+    of_all_schemes!(get_during_writes);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_window_of_requests_is_answered_each_for_itself() {
 
 #[test]
 fn reconnects_a_client_to_a_restarted_server() {
-    of_all_schemes!(goes_on_after_a_restart);
+    of_all_schemes!(continues_after_a_restart);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn value_of(key: u64, version: u64) -> Vec<u8> {
     [key, version].into_iter().cycle().take(len).flat_map(u64::to_le_bytes).collect()
 }
 
-fn gets_beside_writes<S: Scheme>(inline_bytes: u32) {
+fn get_during_writes<S: Scheme>(inline_bytes: u32) {
     // A load at which insertions move entries, and few keys, so that a reader often conflicts with the writer.
     const KEYS: u64 = 52;
     const WRITES: u32 = 700;
@@ -314,7 +314,7 @@ fn window_of_requests<S: Scheme>(inline_bytes: u32) {
     assert!(matches!(store.begin_get(b"key"), Err(BypassError::WindowFull { .. })));
 }
 
-fn goes_on_after_a_restart<S: Scheme>(inline_bytes: u32) {
+fn continues_after_a_restart<S: Scheme>(inline_bytes: u32) {
     let config = BypassConfig::default().inline_bytes(inline_bytes);
     let first = server::<S>(config);
     let address = first.address();

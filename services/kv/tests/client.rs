@@ -128,7 +128,7 @@ fn loads_and_reads_many_records_with_several_calls_outstanding() {
 }
 
 #[test]
-fn answers_longer_than_one_reply_are_asked_for_again() {
+fn requests_the_rest_of_long_answers() {
     let server = serve("127.0.0.1:0", &[(0, 1)], true);
     let mut store = client(&server);
     let value = vec![b'v'; 700 << 10];

@@ -85,7 +85,7 @@ fn exchange(stream: &mut TcpStream, sent: &[u8], expected: &str) {
 }
 
 #[test]
-fn values_of_every_size_survive_the_way() {
+fn returns_values_of_every_size_unchanged() {
     for threads in [1, 3] {
         let server = Server::start(threads, FrontEndConfig::default());
         let mut client = server.client();
@@ -113,7 +113,7 @@ fn values_of_every_size_survive_the_way() {
 }
 
 #[test]
-fn pipelined_replies_come_in_order_from_all_partitions() {
+fn returns_pipelined_replies_in_order() {
     let server = Server::start(4, FrontEndConfig::default());
     let mut clients: Vec<Client> = (0..6).map(|_| server.client()).collect();
     for (who, client) in clients.iter_mut().enumerate() {
@@ -214,7 +214,7 @@ fn the_memory_limit_can_be_lowered_and_raised_again() {
 }
 
 #[test]
-fn what_is_counted_starts_again_in_all_partitions() {
+fn resets_counters_in_all_partitions() {
     let server = Server::start(3, FrontEndConfig::default());
     let mut client = server.client();
     let stat = |client: &mut Client, name: &str| {
@@ -344,7 +344,7 @@ fn stops_reading_from_a_client_that_does_not_read() {
 
 /// Unix sockets deliver sent data at once, so that one round finds all of it, independent of scheduling.
 #[test]
-fn a_command_waits_for_a_bounded_part_of_what_others_asked_for() {
+fn bounds_the_delay_of_a_command_behind_others() {
     const OTHERS: u64 = 20;
     let scratch = Scratch::new("round");
     let path = scratch.path().join("kv.sock");

@@ -141,7 +141,7 @@ fn http_ends_the_connection_before_anything_of_it_is_executed() {
 }
 
 #[test]
-fn the_binary_protocol_is_refused_in_its_own_words() {
+fn refuses_the_binary_protocol_in_its_format() {
     let (mut session, mut out) = (Session::new(), Vec::new());
     let get = [&[0x80, 0x0C, 0, 1][..], &[0; 8], b"same", &[0; 8], b"k"].concat();
     assert_eq!(session.feed(&get[..23], &mut store(), NOW_MS, &mut out), 0);

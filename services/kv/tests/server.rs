@@ -8,7 +8,7 @@ use farcall_kv::Router;
 use farcall_kv::memcached::client::Client;
 use farcall_kv::server::{KvServer, KvServerBuilder, KvServerError};
 use farcall_kv::store::PutMode;
-use farcall_kv::wire::{Request, decode_item, decode_pong};
+use farcall_kv::wire::{Request, decode_item, decode_ping_reply};
 use farcall_rpc::{CallError, Client as RpcClient, ClientOptions};
 use farcall_softnic::SoftNic;
 
@@ -51,7 +51,7 @@ fn rpc_clients(address: SocketAddr) -> (Router, Vec<RpcClient>) {
         RpcClient::connect(&SoftNic::new(), address.to_string(), options).unwrap()
     };
     let mut first = connect(0);
-    let router = decode_pong(&call(&mut first, Request::Ping).unwrap()).unwrap().router();
+    let router = decode_ping_reply(&call(&mut first, Request::Ping).unwrap()).unwrap().router();
     let others = (1..router.partitions() as u16).map(connect);
     let mut clients = vec![first];
     clients.extend(others);

@@ -459,7 +459,7 @@ fn versions_are_not_reused_after_a_restart() {
 }
 
 #[test]
-fn the_sweep_gives_memory_back_without_any_access() {
+fn returns_memory_by_the_sweep_without_any_access() {
     let mut store = partition(1 << 20, 512, true);
     for number in 0..300u32 {
         let text = number.to_le_bytes();

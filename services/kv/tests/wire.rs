@@ -8,7 +8,7 @@ use farcall_kv::store::{Config, Counter, IndexSize, Partition, PutMode};
 use farcall_kv::wire::client::Split;
 use farcall_kv::wire::{
     KeyIter, Lookup, MULTI_KEYS_MAX, MULTI_REPLY_SOFT_MAX_BYTES, Method, ReplySink, Request, RequestError,
-    Service, ServiceError, Status, decode_count, decode_item, decode_pong, decode_stats, decode_status,
+    Service, ServiceError, Status, decode_count, decode_item, decode_ping_reply, decode_stats, decode_status,
     decode_version, encode_multi_get,
 };
 use proptest::prelude::*;
@@ -95,9 +95,9 @@ fn counters_touch_cas_and_stats_over_the_wire() {
 #[test]
 fn rejects_a_key_of_another_partition_without_executing() {
     let mut services: Vec<Service> = (0..4).map(|partition| service_of(partition, 4)).collect();
-    let pong = decode_pong(&call(&mut services[2], &Request::Ping, NOW_MS)).unwrap();
-    assert_eq!((pong.partition, pong.partitions, pong.value_max_bytes), (2, 4, 100_000));
-    let router = pong.router();
+    let identity = decode_ping_reply(&call(&mut services[2], &Request::Ping, NOW_MS)).unwrap();
+    assert_eq!((identity.partition, identity.partitions, identity.value_max_bytes), (2, 4, 100_000));
+    let router = identity.router();
     for number in 0..100u32 {
         let key = format!("key{number}");
         let owner = router.owner(&router.key(key.as_bytes()).unwrap());
@@ -284,7 +284,7 @@ proptest! {
             Err(_) => prop_assert!(reply.is_empty()),
         }
         let _ = (decode_item(&message), decode_count(&message), decode_version(&message));
-        let _ = (decode_pong(&message), decode_stats(&message));
+        let _ = (decode_ping_reply(&message), decode_stats(&message));
         if let Ok(items) = farcall_kv::wire::MultiReply::new(&message) {
             prop_assert!(items.count() <= message.len());
         }

@@ -80,7 +80,7 @@ options! {
         /// How long a session outlives its connection.
         session_linger: Duration = Duration::from_secs(10),
         /// Maximum number of sessions without a connection; the oldest are discarded first.
-        sessions_parked_max: usize = 256,
+        detached_sessions_max: usize = 256,
         /// How long a draining server continues to reply (with "going away") after all received calls have been
         /// finished.
         drain_grace: Duration = Duration::from_millis(20),

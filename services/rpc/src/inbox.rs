@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use farcall_link::{Piece, PostRefused, QueuePair, Receive, ReceiveChain, RegionId};
+use farcall_link::{LocalSlice, PostRefused, QueuePair, Receive, ReceiveChain, RegionId};
 use farcall_verbs::Error;
 
 /// Posted receives, and the slots of receives that a SEND has completed, in the order of their completions. The
@@ -41,8 +41,8 @@ impl Inbox {
         count: usize,
     ) -> Result<Self, Error> {
         let slot_bytes = slot_bytes as usize;
-        let piece = |slot| [Piece { region, offset: slot * slot_bytes, len_bytes: slot_bytes }];
-        let pieces: Vec<[Piece; 1]> = (0..count).map(piece).collect();
+        let piece = |slot| [LocalSlice { region, offset: slot * slot_bytes, len_bytes: slot_bytes }];
+        let pieces: Vec<[LocalSlice; 1]> = (0..count).map(piece).collect();
         let receives: Vec<Receive<'_>> =
             (0..).zip(&pieces).map(|(tag, local)| Receive { local, tag }).collect();
         let slots = pair.receive_chain(&receives);
@@ -85,7 +85,7 @@ impl Inbox {
 
     /// Removes the oldest message, which has been consumed, and posts the receive of its slot again.
     #[inline]
-    pub fn give_back(&mut self, pair: &mut QueuePair) {
+    pub fn repost(&mut self, pair: &mut QueuePair) {
         if let Some(slot) = self.arrived.pop_front() {
             self.post(pair, usize::from(slot));
         }

@@ -53,7 +53,7 @@ pub mod wire;
 
 pub use caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completion};
 #[cfg(feature = "tokio")]
-pub use client::{Addresses, AsyncClient, AsyncServers, Retry, Spread};
+pub use client::{Addresses, AsyncClient, AsyncServers, LoadBalancing, Retry};
 pub use client::{
     AnyCaller, BatchClient, Client, ClientOf, ClientOptions, Dispatcher, NothingOutstanding, PerCall,
     Requester, ServerThread, StaticClient, Verbs, any_caller,
@@ -62,8 +62,9 @@ pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
 pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
 pub use paths::{
-    ByByte, BySend, DatagramReply, DatagramRequest, DenseMailbox, Fetch, FetchThenReply, NoticeThenFetch,
-    OverUc, OverUd, Path, RequestPath, ResponsePath, SendReply, SendRequest, ServerReply, WriteMailbox,
+    BySend, DatagramReply, DatagramRequest, DenseMailbox, Fetch, FetchThenReply, NotifyThenFetch, OverUc,
+    OverUd, Path, RequestPath, ResponsePath, SendReply, SendRequest, ServerReply, WithDoorbellByte,
+    WriteMailbox,
 };
 pub use responder::{Call, ConnectionId, Deferred, Handler, HandlerError, Reply, Responder, ResponderEvent};
 #[cfg(feature = "tokio")]

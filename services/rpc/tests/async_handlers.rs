@@ -108,7 +108,7 @@ fn reliable_presets() -> impl Iterator<Item = &'static Preset> {
 
 /// A waiting task sleeps: it sends neither requests nor wake-ups until the answer wakes it.
 #[tokio::test]
-async fn a_task_that_waits_for_an_answer_sleeps_until_it_is_woken() {
+async fn sleeps_in_a_task_until_the_answer_arrives() {
     for preset in reliable_presets().map(|preset| preset.name) {
         let service = Service::new();
         let server = service.serve();

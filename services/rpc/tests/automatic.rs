@@ -56,7 +56,7 @@ fn chooses_a_preset_by_itself_and_reports_the_reason() {
 }
 
 #[test]
-fn a_client_chooses_by_the_profile_that_it_is_given() {
+fn chooses_a_preset_by_the_given_profile() {
     let server = server();
     for name in ["rf-rpc", "server-reply"] {
         let posting = Posting { inline_max_bytes: 64, signal_every: 4, idle_turn_ns: 10, wake_ns: 10_000 };
@@ -95,7 +95,7 @@ fn falls_back_to_the_nearest_preset_that_the_server_offers() {
 }
 
 #[test]
-fn a_server_that_offers_nothing_refuses_in_words() {
+fn refuses_clients_with_a_reason_if_no_preset_is_offered() {
     let refused = connect(&server_of(&[]), ClientOptions::default()).err().unwrap();
     assert!(refused.to_string().contains("is not offered here"), "{refused}");
 }

@@ -8,7 +8,7 @@ use farcall_faults::Faults;
 use farcall_link::{BatchConfig, BatchSizing, Batching, Nic, Plan};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
-use farcall_verbs::{Endpoint, Next};
+use farcall_verbs::{Endpoint, Progress};
 use support::{ECHO, LOST, MAKE, PANIC, Patience, REFUSE, World, pattern};
 
 /// Outcome of a call.
@@ -54,7 +54,7 @@ fn turn<P: Path>(world: &mut World, client: &mut BatchCaller<P>) {
     world.time.0.advance(Duration::from_nanos(100));
     let now = world.now();
     let server = world.server.progress(now);
-    if let Next::Idle { .. } = server.merge(client.progress(now)) {
+    if let Progress::Idle { .. } = server.merge(client.progress(now)) {
         // The device's service thread may need the processor; virtual time does not wait for it.
         std::thread::yield_now();
     }
@@ -99,7 +99,7 @@ fn sends_a_batch_in_one_message_and_returns_each_result() {
     each_has_its_own_result::<ServerReply>();
     each_has_its_own_result::<SendReply>();
     each_has_its_own_result::<BySend<ServerReply>>();
-    each_has_its_own_result::<BySend<NoticeThenFetch>>();
+    each_has_its_own_result::<BySend<NotifyThenFetch>>();
     each_has_its_own_result::<OverUc<ServerReply>>();
     each_has_its_own_result::<OverUd<DatagramReply>>();
 }
@@ -126,7 +126,7 @@ fn sends_a_batch_when_full_long_old_or_requested() {
     world.time.0.advance(Duration::from_micros(999));
     client.progress(world.now());
     assert_eq!(client.counters().batches.get(), batches, "its time has not come");
-    let Next::Idle { until: Some(until) } = next else { panic!("{next:?}") };
+    let Progress::Idle { until: Some(until) } = next else { panic!("{next:?}") };
     world.time.0.advance(Duration::from_micros(1));
     assert!(until <= world.now());
     client.progress(world.now());
@@ -174,7 +174,7 @@ fn rejects_only_the_oversized_result_of_a_batch() {
 }
 
 #[test]
-fn batches_are_executed_once_whatever_is_lost() {
+fn executes_batches_once_despite_any_loss() {
     anything_is_lost::<OverUc<ServerReply>>();
     anything_is_lost::<OverUd<DatagramReply>>();
 }
@@ -272,7 +272,7 @@ fn sends_only_gathered_calls_to_a_restarted_server() {
     let mut client = client::<FetchThenReply>(&mut world, BatchConfig::fixed(2));
     let sent = [b"a", b"b"].map(|payload| submit(&world, &mut client, ECHO, payload));
     let gathered = submit(&world, &mut client, ECHO, b"c");
-    client.break_off(Broken::Closed);
+    client.disconnect(Broken::Closed);
     world.restart();
     world.connect(&mut client).unwrap();
     for call in sent {
@@ -290,7 +290,7 @@ fn sends_only_gathered_calls_to_a_restarted_server() {
     assert_eq!(world.server.handler().executed, 2);
     // Without another connection, the calls of the open batch end as never sent.
     let gathered = submit(&world, &mut client, ECHO, b"e");
-    client.break_off(Broken::Closed);
+    client.disconnect(Broken::Closed);
     client.fail_all(&Broken::Closed);
     let done = client.next_completion().unwrap();
     assert_eq!((done.call, done.result), (gathered, Err(CallError::NotSent(Broken::Closed))));

@@ -50,7 +50,7 @@ fn echo_of_all_sizes_by_sends() {
 
 #[test]
 fn echo_of_all_sizes_by_notices() {
-    echo_all_sizes::<BySend<NoticeThenFetch>>();
+    echo_all_sizes::<BySend<NotifyThenFetch>>();
 }
 
 #[test]
@@ -124,14 +124,14 @@ fn many_outstanding_calls_by_sends() {
 
 #[test]
 fn many_outstanding_calls_by_notices() {
-    windows::<BySend<NoticeThenFetch>>();
+    windows::<BySend<NotifyThenFetch>>();
 }
 
 /// A notice contains the length of its result, so one READ fetches all of it, and no READ finds nothing.
 #[test]
 fn reads_an_announced_result_in_one_read() {
     let mut world = World::new();
-    let mut client = world.client_with::<BySend<NoticeThenFetch>>(CallerConfig::default().fetch_bytes(128));
+    let mut client = world.client_with::<BySend<NotifyThenFetch>>(CallerConfig::default().fetch_bytes(128));
     for (calls, size) in (1..).zip([0, 96, 97, 4_000u32]) {
         assert_eq!(world.call(&mut client, MAKE, &size.to_le_bytes()).unwrap(), pattern(size as usize));
         let counters = client.counters();
@@ -154,7 +154,7 @@ fn small_slots_carry_large_calls() {
     }
     check::<FetchThenReply>();
     check::<BySend<SendReply>>();
-    check::<BySend<NoticeThenFetch>>();
+    check::<BySend<NotifyThenFetch>>();
     check::<OverUc<ServerReply>>();
     check::<OverUc<DatagramReply>>();
     check::<OverUd<DatagramReply>>();
@@ -168,7 +168,7 @@ fn many_connections_and_one_that_never_takes_its_results() {
     one_is_stalled::<OverUc<DatagramReply>>();
     one_is_stalled::<OverUd<DatagramReply>>();
     one_is_stalled::<BySend<SendReply>>();
-    one_is_stalled::<BySend<NoticeThenFetch>>();
+    one_is_stalled::<BySend<NotifyThenFetch>>();
 }
 
 fn one_is_stalled<P: Path>() {
@@ -193,11 +193,11 @@ fn spreads_mailboxes_over_cache_lines_and_polls_them_in_parts() {
     let clients: Vec<Caller<Fetch>> = (0..64).map(|_| world.client()).collect();
     let line = |client: &Caller<Fetch>| client.last_welcome().unwrap().grants.messages.addr % 4_096;
     let lines: HashSet<u64> = clients.iter().map(line).collect();
-    assert_eq!((lines.len(), world.server.looks()), (64, 2));
+    assert_eq!((lines.len(), world.server.poll_weight()), (64, 2));
 }
 
 #[test]
-fn checksums_travel_when_asked_for() {
+fn carries_checksums_if_requested() {
     let mut world = World::new();
     for (client_asks, server_asks) in [(true, false), (false, true)] {
         let mut world =
@@ -206,7 +206,7 @@ fn checksums_travel_when_asked_for() {
         let mut fetching = world.client_with::<FetchThenReply>(config.clone());
         let mut replied = world.client_with::<ServerReply>(config.clone());
         let mut sent = world.client_with::<BySend<SendReply>>(config.clone());
-        let mut told = world.client_with::<BySend<NoticeThenFetch>>(config.clone());
+        let mut told = world.client_with::<BySend<NotifyThenFetch>>(config.clone());
         let mut datagrams = world.client_with::<OverUc<DatagramReply>>(config.clone());
         let mut only_datagrams = world.client_with::<OverUd<DatagramReply>>(config.clone());
         let mut always_fetching = world.client_with::<Fetch>(config);

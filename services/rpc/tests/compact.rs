@@ -56,7 +56,7 @@ fn calls_keep_their_numbers_without_carrying_them() {
     calls_keep_their_numbers::<OverUc<ServerReply>>();
     calls_keep_their_numbers::<OverUc<DatagramReply>>();
     calls_keep_their_numbers::<BySend<SendReply>>();
-    calls_keep_their_numbers::<BySend<NoticeThenFetch>>();
+    calls_keep_their_numbers::<BySend<NotifyThenFetch>>();
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn datagrams_name_their_session() {
 }
 
 /// Requests of compact form wait for a new connection; the server resumes the session.
-fn a_session_goes_on<P: Path>() {
+fn resume_a_session<P: Path>() {
     let mut world = World::new();
     let mut client = world.client::<P>();
     for _ in 0..3 {
@@ -113,10 +113,10 @@ fn a_session_goes_on<P: Path>() {
 
 #[test]
 fn resumes_a_session_with_compact_requests_after_a_reconnect() {
-    a_session_goes_on::<FetchThenReply>();
-    a_session_goes_on::<ServerReply>();
-    a_session_goes_on::<OverUc<ServerReply>>();
-    a_session_goes_on::<BySend<SendReply>>();
+    resume_a_session::<FetchThenReply>();
+    resume_a_session::<ServerReply>();
+    resume_a_session::<OverUc<ServerReply>>();
+    resume_a_session::<BySend<SendReply>>();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, Secret, SessionId, Welcome};
 use farcall_link::{
-    AddressId, Completed, Connection, Datagrams, Nic, PairConfig, Piece, Receive, Region, RegionId, Remote,
+    AddressId, Completed, Connection, Datagrams, LocalSlice, Nic, QpSizes, Receive, Region, RegionId, Remote,
     RequestPath, ResponsePath, Transport,
 };
 use farcall_rpc::wire::*;
@@ -28,7 +28,7 @@ struct Corrupt {
     is_reliable: bool,
     datagrams: Option<(Datagrams, AddressId)>,
     /// The last result, which is sent again on request over unreliable transports.
-    last: Option<Piece>,
+    last: Option<LocalSlice>,
 }
 
 impl Corrupt {
@@ -36,7 +36,7 @@ impl Corrupt {
         let geometry = hello.plan.geometry;
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 64,
             recv_depth: 64,
             signal_every: 4,
@@ -49,7 +49,7 @@ impl Corrupt {
         let (mailbox, results) = (region(geometry.mailbox_bytes()), region(geometry.responses_bytes()));
         let mailbox_id = qp.attach(Arc::clone(&mailbox));
         if hello.plan.request == RequestPath::Send {
-            let whole = [Piece { region: mailbox_id, offset: 0, len_bytes: geometry.mailbox_bytes() }];
+            let whole = [LocalSlice { region: mailbox_id, offset: 0, len_bytes: geometry.mailbox_bytes() }];
             let receives = qp.receive_chain(&[Receive { local: &whole, tag: 0 }; 16]);
             qp.post_receives(&receives, 0..16).unwrap();
         } else if hello.plan.transport != Transport::Ud {
@@ -101,7 +101,7 @@ impl Corrupt {
     }
 
     /// Stores a result for message `seq` in its slot.
-    fn place(&self, seq: Seq, crc_is_wrong: bool) -> Piece {
+    fn place(&self, seq: Seq, crc_is_wrong: bool) -> LocalSlice {
         let at = self.slots.offset(seq);
         let payload = b"sixteen bytes ok";
         let header = ResponseHeader {
@@ -120,18 +120,18 @@ impl Corrupt {
             self.results.store_relaxed(at + 8 * i, word);
         }
         let len_bytes = message_bytes(RESPONSE_HEADER_BYTES, payload.len());
-        Piece { region: self.results_id, offset: at, len_bytes }
+        LocalSlice { region: self.results_id, offset: at, len_bytes }
     }
 
     /// Stores the head of a message of `len_bytes` bytes in its slot, and also writes or sends it to the client.
     fn claim(&mut self, seq: Seq, len_bytes: u32) {
         let at = self.slots.offset(seq);
         self.results.store_relaxed(at, FirstWord { seq, len_bytes, form: Form::Full }.encode());
-        let piece = Piece { region: self.results_id, offset: at, len_bytes: 64 };
+        let piece = LocalSlice { region: self.results_id, offset: at, len_bytes: 64 };
         self.hand_over(piece);
     }
 
-    fn hand_over(&mut self, piece: Piece) {
+    fn hand_over(&mut self, piece: LocalSlice) {
         self.last = Some(piece);
         if let Some((pair, client)) = &mut self.datagrams {
             pair.send(piece, *client).unwrap();
@@ -140,7 +140,7 @@ impl Corrupt {
         let to = Remote { grant: &self.replies, offset: piece.offset };
         let posted = match self.response {
             ResponsePath::Send => self.qp.send(piece),
-            ResponsePath::NoticeThenFetch => self.qp.send(Piece { len_bytes: 8, ..piece }),
+            ResponsePath::NotifyThenFetch => self.qp.send(LocalSlice { len_bytes: 8, ..piece }),
             _ => self.qp.write(piece, to),
         };
         posted.unwrap();
@@ -150,7 +150,7 @@ impl Corrupt {
     fn tell(&mut self, seq: Seq, len_bytes: u32) {
         let unused = self.slots.offset(Seq::FIRST.before());
         self.results.store_relaxed(unused, FirstWord { seq, len_bytes, form: Form::Full }.encode());
-        self.hand_over(Piece { region: self.results_id, offset: unused, len_bytes: 8 });
+        self.hand_over(LocalSlice { region: self.results_id, offset: unused, len_bytes: 8 });
     }
 
     fn poll(&mut self) {
@@ -173,8 +173,8 @@ impl Corrupt {
 /// Posts `count` receives for short datagrams.
 fn post_receives(qp: &mut Connection, region: RegionId, count: u32) {
     const BYTES: usize = 256;
-    let piece = |at| [Piece { region, offset: at * BYTES, len_bytes: BYTES }];
-    let pieces: Vec<[Piece; 1]> = (0..count as usize).map(piece).collect();
+    let piece = |at| [LocalSlice { region, offset: at * BYTES, len_bytes: BYTES }];
+    let pieces: Vec<[LocalSlice; 1]> = (0..count as usize).map(piece).collect();
     let receives: Vec<Receive<'_>> = pieces.iter().map(|local| Receive { local, tag: 0 }).collect();
     let chain = qp.receive_chain(&receives);
     qp.post_receives(&chain, 0..receives.len()).unwrap();
@@ -234,7 +234,7 @@ fn fails_only_the_call_whose_checksum_never_matches() {
     results_that_stay_corrupt::<OverUc<DatagramReply>>();
     results_that_stay_corrupt::<OverUd<DatagramReply>>();
     results_that_stay_corrupt::<SendReply>();
-    results_that_stay_corrupt::<BySend<NoticeThenFetch>>();
+    results_that_stay_corrupt::<BySend<NotifyThenFetch>>();
 }
 
 /// The client's requests, or the replies to them, are lost: no other corrupt result arrives.
@@ -297,14 +297,14 @@ fn ends_the_connection_for_an_impossible_result() {
     check::<Fetch>();
     check::<ServerReply>();
     check::<SendReply>();
-    check::<BySend<NoticeThenFetch>>();
+    check::<BySend<NotifyThenFetch>>();
 }
 
-type Told = Caller<BySend<NoticeThenFetch>>;
+type NotifiedCaller = Caller<BySend<NotifyThenFetch>>;
 
-fn told() -> (Told, Corrupt, Nanos) {
+fn notified_caller() -> (NotifiedCaller, Corrupt, Nanos) {
     let nic = Nic::open(&farcall_softnic::SoftNic::new()).unwrap();
-    let mut client = Told::new(nic.clone(), CallerConfig::default()).unwrap();
+    let mut client = NotifiedCaller::new(nic.clone(), CallerConfig::default()).unwrap();
     let (server, welcome) = Corrupt::accept(&nic, &client.hello().unwrap());
     client.welcome(welcome, Nanos(1)).unwrap();
     (client, server, Nanos(1))
@@ -313,7 +313,7 @@ fn told() -> (Told, Corrupt, Nanos) {
 #[test]
 fn a_notice_with_a_wrong_length_costs_a_read_at_most() {
     for (claimed, second_reads) in [(0, 1), (15, 0), (u32::MAX, 0)] {
-        let (mut client, mut server, mut now) = told();
+        let (mut client, mut server, mut now) = notified_caller();
         server.place(Seq::FIRST, false);
         server.tell(Seq::FIRST, claimed);
         assert_eq!(call(&mut client, &mut server, &mut now).unwrap(), b"sixteen bytes ok");
@@ -323,7 +323,7 @@ fn a_notice_with_a_wrong_length_costs_a_read_at_most() {
 
 #[test]
 fn rereads_a_result_that_was_announced_too_early() {
-    let (mut client, mut server, mut now) = told();
+    let (mut client, mut server, mut now) = notified_caller();
     server.tell(Seq::FIRST, 16);
     client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
     let mut patience = support::Patience::new();
@@ -343,7 +343,7 @@ fn rereads_a_result_that_was_announced_too_early() {
 #[test]
 fn ends_the_connection_for_an_unexpected_notice() {
     fn check(tell: impl Fn(&mut Corrupt)) {
-        let (mut client, mut server, now) = told();
+        let (mut client, mut server, now) = notified_caller();
         for _ in 0..2 {
             client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
         }
@@ -359,5 +359,5 @@ fn ends_the_connection_for_an_unexpected_notice() {
     // Not sent yet.
     check(|server| server.tell(Seq::FIRST.plus(2), 16));
     // No number.
-    check(|server| server.hand_over(Piece { region: server.results_id, offset: 64, len_bytes: 8 }));
+    check(|server| server.hand_over(LocalSlice { region: server.results_id, offset: 64, len_bytes: 8 }));
 }

@@ -153,7 +153,7 @@ fn executes_datagram_requests_once_and_in_order() {
 }
 
 #[test]
-fn a_request_from_before_the_window_is_not_answered_again() {
+fn does_not_answer_a_request_from_before_the_window() {
     let mut world = World::new();
     let mut rogue = Rogue::connect(&mut world);
     for seq in 1..=17 {
@@ -225,9 +225,11 @@ fn ends_only_the_connection_that_violates_the_protocol() {
     let header = rogue.header(1);
     send(&mut rogue.sender, RequestHeader { incarnation: !header.incarnation, ..header }, rogue.key, WHOLE);
     rogue.until_answered(&mut world, 1);
-    let Some(ResponderEvent::Closed { tell, .. }) = world.server.poll_event() else { panic!("it is open") };
-    assert!(tell.unwrap().to_string().contains("incarnation"));
-    assert_eq!((world.server.connections(), world.server.sessions_parked()), (1, 0));
+    let Some(ResponderEvent::Closed { refusal, .. }) = world.server.poll_event() else {
+        panic!("it is open")
+    };
+    assert!(refusal.unwrap().to_string().contains("incarnation"));
+    assert_eq!((world.server.connections(), world.server.detached_sessions()), (1, 0));
     // The session has ended.
     rogue.send(1);
     until(&mut world, 0, 0, 1);

@@ -8,7 +8,7 @@ use farcall_link::bootstrap::Features;
 use farcall_link::{BatchConfig, Batching, Geometry, Plan};
 use farcall_rpc::wire::Status;
 use farcall_rpc::*;
-use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, WaitSet};
 use rustix::event::{PollFd, PollFlags};
 use support::*;
 
@@ -61,11 +61,11 @@ fn serves_other_calls_during_a_deferred_one() {
     neighbours_are_not_held::<FetchThenReply>();
     neighbours_are_not_held::<Fetch>();
     neighbours_are_not_held::<ServerReply>();
-    neighbours_are_not_held::<ByByte<ServerReply>>();
+    neighbours_are_not_held::<WithDoorbellByte<ServerReply>>();
     neighbours_are_not_held::<SendReply>();
     neighbours_are_not_held::<BySend<ServerReply>>();
     neighbours_are_not_held::<BySend<SendReply>>();
-    neighbours_are_not_held::<BySend<NoticeThenFetch>>();
+    neighbours_are_not_held::<BySend<NotifyThenFetch>>();
     neighbours_are_not_held::<OverUc<ServerReply>>();
     neighbours_are_not_held::<OverUc<DatagramReply>>();
     neighbours_are_not_held::<OverUd<DatagramReply>>();
@@ -90,7 +90,7 @@ fn answers_of_all_sizes<P: Path>() {
 }
 
 #[test]
-fn answers_of_all_sizes_come_later() {
+fn defers_answers_of_all_sizes() {
     answers_of_all_sizes::<FetchThenReply>();
     answers_of_all_sizes::<ServerReply>();
     answers_of_all_sizes::<BySend<SendReply>>();
@@ -142,7 +142,7 @@ fn a_dropped_token_is_a_typed_error_and_a_refusal_arrives() {
 }
 
 #[test]
-fn more_than_the_limit_is_refused_in_words_and_counted() {
+fn refuses_and_counts_deferrals_beyond_the_limit() {
     let config = ResponderConfig::default().deferred_of_client_max(2).deferred_max(3);
     let mut world = World::with(config);
     let mut client = world.client::<ServerReply>();
@@ -222,7 +222,7 @@ fn notifies_a_handler_when_its_call_is_abandoned() {
     submit(&world, &mut client, LATER, b"");
     wait_for_tokens(&mut world, &mut client, 1);
     let id = ConnectionId(world.server.handler().last_connection);
-    client.break_off(Broken::Closed);
+    client.disconnect(Broken::Closed);
     let now = world.now();
     world.server.hang_up(id, false, now);
     let mut patience = Patience::new();
@@ -260,14 +260,14 @@ fn wakes_a_waiting_client_over_a_later_connection() {
     let call = submit(&world, &mut client, LATER, b"later");
     wait_for_tokens(&mut world, &mut client, 1);
     wait(&mut world, &mut client, 1);
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
     world.connect(&mut client).unwrap();
     wait(&mut world, &mut client, 1);
-    let [asked, ..] = asked_and_told(&world, &client);
+    let [asked, ..] = requests_and_notifications(&world, &client);
     assert_eq!(asked, 2, "once over each");
     answer_all(&mut world);
     assert_eq!(world.finish(&mut client), (call, Ok(b"later".to_vec())));
-    assert_eq!(asked_and_told(&world, &client), [3, 1, 1]);
+    assert_eq!(requests_and_notifications(&world, &client), [3, 1, 1]);
 }
 
 fn survives_a_reconnect<P: Path>() {
@@ -277,7 +277,7 @@ fn survives_a_reconnect<P: Path>() {
         [&b"answered before"[..], b"answered after"].map(|text| submit(&world, &mut client, LATER, text));
     wait_for_tokens(&mut world, &mut client, 2);
     // The client may or may not know that both calls are deferred: both cases are correct.
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
     let (token, payload) = world.server.handler().later.remove(0);
     token.answer(&payload);
     world.connect(&mut client).unwrap();
@@ -307,7 +307,7 @@ fn a_restart_of_the_server_leaves_the_outcome_unknown() {
     for _ in 0..1_000 {
         world.step(&mut client);
     }
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
     world.restart();
     world.connect(&mut client).unwrap();
     let (ended, result) = world.finish(&mut client);
@@ -360,7 +360,7 @@ fn wait<P: Path>(world: &mut World, client: &mut Caller<P>, seconds: u32) {
 }
 
 /// Returns the client's numbers of collect requests and received wake-ups, and the server's number of sent wake-ups.
-fn asked_and_told<P: Path>(world: &World, client: &Caller<P>) -> [u64; 3] {
+fn requests_and_notifications<P: Path>(world: &World, client: &Caller<P>) -> [u64; 3] {
     let (ours, theirs) = (client.counters(), world.server.counters());
     [ours.collects.get(), ours.answers_told.get(), theirs.answers_told.get()]
 }
@@ -381,25 +381,25 @@ fn would_wake(endpoint: &impl Endpoint) -> bool {
 
 /// `is_lossy`: the client also repeats requests periodically, and a response that it requested again, because the
 /// first one was late, is a wake-up as well.
-fn who_waits_is_woken<P: Path>(is_lossy: bool) {
+fn wakes_the_waiting_client<P: Path>(is_lossy: bool) {
     let mut world = World::new();
     let mut client = world.client::<P>();
     for round in 1..=3 {
         let call = submit(&world, &mut client, LATER, b"at last");
         wait_for_tokens(&mut world, &mut client, 1);
-        let [before, ..] = asked_and_told(&world, &client);
+        let [before, ..] = requests_and_notifications(&world, &client);
         wait(&mut world, &mut client, 1);
-        let [asked, ..] = asked_and_told(&world, &client);
+        let [asked, ..] = requests_and_notifications(&world, &client);
         // A client that fetches sends R requests first, and another one that requests a wake-up.
         let r = if P::Response::FETCHES { u64::from(client.tuning().0) + 1 } else { 0 };
         let most = if is_lossy { 80 } else { r + 1 };
         assert!(asked > 0 && asked - before <= most, "{} questions, at most {most}", asked - before);
         wait(&mut world, &mut client, 1);
-        let [later, ..] = asked_and_told(&world, &client);
+        let [later, ..] = requests_and_notifications(&world, &client);
         assert!(later - asked <= if is_lossy { 10 } else { 0 }, "{} more", later - asked);
         answer_all(&mut world);
         assert_eq!(world.finish(&mut client), (call, Ok(b"at last".to_vec())));
-        let [in_all, ours, theirs] = asked_and_told(&world, &client);
+        let [in_all, ours, theirs] = requests_and_notifications(&world, &client);
         let again = if is_lossy { 10 } else { 0 };
         assert_eq!(theirs, round);
         assert!((round..=round + again).contains(&ours), "told {ours} times in round {round}");
@@ -413,16 +413,16 @@ fn who_waits_is_woken<P: Path>(is_lossy: bool) {
 
 #[test]
 fn wakes_a_waiting_client_under_every_preset() {
-    who_waits_is_woken::<FetchThenReply>(false);
-    who_waits_is_woken::<ServerReply>(false);
-    who_waits_is_woken::<ByByte<ServerReply>>(false);
-    who_waits_is_woken::<SendReply>(false);
-    who_waits_is_woken::<BySend<ServerReply>>(false);
-    who_waits_is_woken::<BySend<SendReply>>(false);
-    who_waits_is_woken::<BySend<NoticeThenFetch>>(false);
-    who_waits_is_woken::<OverUc<ServerReply>>(true);
-    who_waits_is_woken::<OverUc<DatagramReply>>(true);
-    who_waits_is_woken::<OverUd<DatagramReply>>(true);
+    wakes_the_waiting_client::<FetchThenReply>(false);
+    wakes_the_waiting_client::<ServerReply>(false);
+    wakes_the_waiting_client::<WithDoorbellByte<ServerReply>>(false);
+    wakes_the_waiting_client::<SendReply>(false);
+    wakes_the_waiting_client::<BySend<ServerReply>>(false);
+    wakes_the_waiting_client::<BySend<SendReply>>(false);
+    wakes_the_waiting_client::<BySend<NotifyThenFetch>>(false);
+    wakes_the_waiting_client::<OverUc<ServerReply>>(true);
+    wakes_the_waiting_client::<OverUc<DatagramReply>>(true);
+    wakes_the_waiting_client::<OverUd<DatagramReply>>(true);
 }
 
 /// Arms the endpoint and makes another iteration, until that finds nothing.
@@ -432,7 +432,7 @@ fn fall_asleep(endpoint: &mut impl Endpoint, now: Nanos) -> Option<Nanos> {
         assert!(!patience.is_over(), "it does not fall asleep");
         endpoint.arm().unwrap();
         match endpoint.progress(now) {
-            Next::Idle { until } if !would_wake(endpoint) => return until,
+            Progress::Idle { until } if !would_wake(endpoint) => return until,
             _ => std::thread::yield_now(),
         }
     }
@@ -462,7 +462,7 @@ fn sleepers_are_woken<P: Path>() {
         }
         assert_eq!(world.finish(&mut client), (call, Ok(b"wake".to_vec())));
     }
-    let [_, ours, theirs] = asked_and_told(&world, &client);
+    let [_, ours, theirs] = requests_and_notifications(&world, &client);
     assert_eq!((ours, theirs), (3, 3));
 }
 
@@ -472,7 +472,7 @@ fn a_server_and_a_client_that_sleep_are_woken_by_an_answer() {
     sleepers_are_woken::<Fetch>();
     sleepers_are_woken::<ServerReply>();
     sleepers_are_woken::<BySend<SendReply>>();
-    sleepers_are_woken::<BySend<NoticeThenFetch>>();
+    sleepers_are_woken::<BySend<NotifyThenFetch>>();
 }
 
 /// An answer that precedes the client's push request also causes a wake-up.
@@ -516,7 +516,7 @@ fn notifies_a_client_at_most_once_per_request() {
             ended += 1;
         }
     }
-    let [asked, ours, theirs] = asked_and_told(&world, &client);
+    let [asked, ours, theirs] = requests_and_notifications(&world, &client);
     assert!(ours <= theirs && theirs <= asked, "{asked} questions, {theirs} wake-ups");
     assert!(client.broken().is_none());
 }
@@ -543,16 +543,16 @@ fn polls_an_earlier_server_at_growing_intervals() {
     submit(&world, &mut client, LATER, b"");
     wait_for_tokens(&mut world, &mut client, 1);
     wait(&mut world, &mut client, 1);
-    let [questions, ..] = asked_and_told(&world, &client);
+    let [questions, ..] = requests_and_notifications(&world, &client);
     assert!((50..200).contains(&questions), "{questions} questions");
     answer_all(&mut world);
     assert!(world.finish(&mut client).1.is_ok());
-    assert_eq!(asked_and_told(&world, &client)[1..], [0, 0]);
+    assert_eq!(requests_and_notifications(&world, &client)[1..], [0, 0]);
 }
 
 /// With slots of the minimum length.
 #[test]
-fn answers_come_through_the_shortest_slots() {
+fn delivers_answers_through_the_shortest_slots() {
     let mut world = World::new();
     let geometry = Geometry { window: 2, request_slot_bytes: 128, response_slot_bytes: 128 };
     let plan = Plan { geometry, ..Plan::default() };

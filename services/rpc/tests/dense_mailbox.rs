@@ -8,7 +8,7 @@ use farcall_verbs::Endpoint;
 use support::rogue::Rogue;
 use support::*;
 
-type L5 = ByByte<ServerReply>;
+type L5 = WithDoorbellByte<ServerReply>;
 
 fn turns(world: &mut World) {
     for _ in 0..100 {
@@ -89,7 +89,7 @@ fn returns_each_client_its_own_reply_while_others_come_and_go() {
 }
 
 #[test]
-fn a_byte_never_comes_round_within_a_window() {
+fn never_repeats_a_doorbell_byte_within_a_window() {
     let mut world = World::new();
     let mut plan = L5::plan(Plan::default());
     plan.geometry.window = 256;

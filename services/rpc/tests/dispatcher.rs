@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use farcall_link::{BatchConfig, PRESETS, Waiting};
+use farcall_link::{BatchConfig, PRESETS, WaitStrategy};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 
@@ -113,7 +113,7 @@ fn shares_one_connection_per_server_thread_among_threads() {
         calls_of_all_threads(ClientOptions::preset(preset.name).unwrap());
     }
     calls_of_all_threads(ClientOptions::default().batch(BatchConfig::fixed(8)));
-    calls_of_all_threads(ClientOptions::default().wait_by(Waiting::EventBatch));
+    calls_of_all_threads(ClientOptions::default().wait_by(WaitStrategy::EventBatch));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_server_that_ends_ends_only_calls_to_it() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_connected_to_again() {
+fn reconnects_to_a_restarted_server() {
     let world = World::new(1);
     let dispatcher = world.dispatcher(1, ClientOptions::default().reconnect_timeout(Duration::from_secs(60)));
     let mut requester = dispatcher.requester(1).unwrap();

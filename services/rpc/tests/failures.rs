@@ -63,7 +63,7 @@ fn requests_and_results_beyond_the_limits_are_clear_errors() {
 fn skips_a_call_whose_deadline_expires_before_sending() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
-    client.break_off(Broken::Closed);
+    client.disconnect(Broken::Closed);
     let options = CallOptions { deadline: Some(world.now() + Duration::from_micros(5)), trace_id: 0 };
     client.submit(ECHO, b"late", options, world.now()).unwrap();
     let (_, result) = world.finish(&mut client);
@@ -139,7 +139,7 @@ fn reconnect_after<P: Path>(steps: u32, method: u16, size: u32) {
     for _ in 0..steps {
         world.step(&mut client);
     }
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
     let mut ended = Vec::new();
     while let Some(done) = client.next_completion() {
         ended.push((done.call, done.result.map(<[u8]>::to_vec)));
@@ -170,7 +170,7 @@ fn calls_are_executed_at_most_once_across_a_reconnect() {
         reconnect_after::<SendReply>(steps, ECHO, 1);
         reconnect_after::<BySend<ServerReply>>(steps, ECHO, 1);
         reconnect_after::<BySend<SendReply>>(steps, ECHO, 1);
-        reconnect_after::<BySend<NoticeThenFetch>>(steps, ECHO, 1);
+        reconnect_after::<BySend<NotifyThenFetch>>(steps, ECHO, 1);
     }
     for steps in 0..12 {
         reconnect_after::<FetchThenReply>(steps, MAKE, 30_000);
@@ -182,7 +182,7 @@ fn calls_are_executed_at_most_once_across_a_reconnect() {
         reconnect_after::<SendReply>(steps, MAKE, 30_000);
         reconnect_after::<BySend<ServerReply>>(steps, MAKE, 30_000);
         reconnect_after::<BySend<SendReply>>(steps, MAKE, 30_000);
-        reconnect_after::<BySend<NoticeThenFetch>>(steps, MAKE, 30_000);
+        reconnect_after::<BySend<NotifyThenFetch>>(steps, MAKE, 30_000);
     }
 }
 
@@ -193,7 +193,7 @@ fn returns_the_stored_response_after_a_reconnect() {
     client.submit(ECHO, b"once", CallOptions::default(), world.now()).unwrap();
     // The server executes; the client does not poll.
     world.serve(1);
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
     world.connect(&mut client).unwrap();
     assert_eq!(world.finish(&mut client).1.unwrap(), b"once");
     assert_eq!((world.server.handler().executed, client.counters().resent.get()), (1, 0));
@@ -208,7 +208,7 @@ fn slots_that_an_earlier_connection_used_are_free_in_the_next() {
     for _ in 0..200 {
         assert_eq!(world.call(&mut client, ECHO, &long).unwrap(), long);
     }
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
     world.connect(&mut client).unwrap();
     assert_eq!(client.counters().sessions_resumed.get(), 1);
     for _ in 0..40 {
@@ -221,7 +221,7 @@ fn reports_sent_calls_unknown_and_sends_others_after_a_restart() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     let sent = client.submit(ECHO, b"sent", CallOptions::default(), world.now()).unwrap();
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
     let unsent = client.submit(ECHO, b"unsent", CallOptions::default(), world.now()).unwrap();
     world.restart();
     world.connect(&mut client).unwrap();
@@ -232,7 +232,7 @@ fn reports_sent_calls_unknown_and_sends_others_after_a_restart() {
 }
 
 #[test]
-fn a_session_is_kept_for_a_while_and_then_forgotten() {
+fn retains_a_session_for_a_while_and_then_discards_it() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     let hello = client.hello().unwrap();
@@ -240,13 +240,13 @@ fn a_session_is_kept_for_a_while_and_then_forgotten() {
     let (id, welcome) = world.server.accept(&hello, now).unwrap();
     client.welcome(welcome, now).unwrap();
     world.server.hang_up(id, true, now);
-    assert_eq!(world.server.sessions_parked(), 1);
+    assert_eq!(world.server.detached_sessions(), 1);
     world.time.0.advance(Duration::from_secs(11));
     let now = world.now();
     world.server.progress(now);
-    assert_eq!(world.server.sessions_parked(), 0);
+    assert_eq!(world.server.detached_sessions(), 0);
     client.submit(ECHO, b"into the void", CallOptions::default(), now).unwrap();
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
     world.connect(&mut client).unwrap();
     assert_eq!(world.finish(&mut client).1, Err(CallError::OutcomeUnknown(UnknownBecause::ServerRestarted)));
 }
@@ -261,7 +261,7 @@ fn begins_a_new_session_after_abandoning_its_calls() {
     }
     let sent = client.submit(ECHO, b"sent", CallOptions::default(), world.now()).unwrap();
     world.serve(21);
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
     let unsent = client.submit(ECHO, b"unsent", CallOptions::default(), world.now()).unwrap();
     client.fail_all(&Broken::HungUp);
     let unknown = CallError::OutcomeUnknown(UnknownBecause::Disconnected(Broken::HungUp));
@@ -274,7 +274,7 @@ fn begins_a_new_session_after_abandoning_its_calls() {
     }
     assert_eq!(world.server.handler().executed, 41);
     // The new session can be resumed.
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
     world.connect(&mut client).unwrap();
     assert_eq!(client.counters().sessions_resumed.get(), 1);
 }
@@ -291,7 +291,7 @@ fn a_wrong_secret_opens_no_session() {
 }
 
 #[test]
-fn impossible_hellos_are_refused_one_by_one_and_change_nothing() {
+fn refuses_each_invalid_hello_without_effect() {
     let mut world = World::with(ResponderConfig::default().connections_max(1));
     let mut client = Caller::<FetchThenReply>::new(world.nic.clone(), CallerConfig::default()).unwrap();
     let hello = client.hello().unwrap();
@@ -309,14 +309,14 @@ fn impossible_hellos_are_refused_one_by_one_and_change_nothing() {
     assert_eq!(refuse(|h| h.grants.messages.len_bytes = 64), RefusalKind::OutOfRange);
     assert_eq!(refuse(|h| h.features = Default::default()), RefusalKind::Malformed);
     assert_eq!(refuse(|h| h.qp.qp_num = u32::MAX), RefusalKind::Resources);
-    assert_eq!((world.server.connections(), world.server.sessions_parked()), (0, 0));
+    assert_eq!((world.server.connections(), world.server.detached_sessions()), (0, 0));
     let _open = fetching(&mut world);
     let mut second = Caller::<ServerReply>::new(world.nic.clone(), CallerConfig::default()).unwrap();
     assert_eq!(world.connect(&mut second).unwrap_err().kind, RefusalKind::TooManyConnections);
 }
 
 #[test]
-fn a_drain_finishes_what_came_and_refuses_what_comes() {
+fn finishes_received_calls_and_refuses_later_ones_in_a_drain() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     // From now on a request arrives in the iteration that posts it.
@@ -340,7 +340,7 @@ fn a_drain_finishes_what_came_and_refuses_what_comes() {
 }
 
 #[test]
-fn too_many_results_kept_is_an_overload_and_not_an_execution() {
+fn reports_overload_without_execution_for_too_many_results() {
     let config = ResponderConfig::default().retained_bytes_max(10_000);
     let mut world = World::with(config);
     let mut client = fetching(&mut world);
@@ -395,10 +395,10 @@ fn bounds_slots_of_all_sessions_and_evicts_parked_ones() {
     assert!(refused.reason.contains("slots"), "{refused}");
     let now = world.now();
     world.server.hang_up(id, true, now);
-    while world.server.sessions_parked() == 0 {
+    while world.server.detached_sessions() == 0 {
         world.step(&mut second);
     }
     world.connect(&mut third).unwrap();
-    assert_eq!(world.server.sessions_parked(), 0);
+    assert_eq!(world.server.detached_sessions(), 0);
     assert_eq!(world.call(&mut third, ECHO, b"in").unwrap(), b"in");
 }

@@ -61,7 +61,7 @@ fn late_completions_change_nothing_for_calls() {
 }
 
 #[test]
-fn connections_that_break_are_made_anew_and_answers_stay_right() {
+fn reconnects_broken_connections_and_returns_right_answers() {
     for preset in PRESETS.iter().map(|preset| preset.name) {
         let unanswered = unanswered("kill_qp=0.01,after=20", preset, 300);
         assert!(unanswered < 30, "{preset}: {unanswered} calls without an answer");
@@ -70,7 +70,7 @@ fn connections_that_break_are_made_anew_and_answers_stay_right() {
 }
 
 #[test]
-fn messages_that_are_lost_are_sent_again_and_answers_stay_right() {
+fn resends_lost_messages_and_returns_right_answers() {
     assert_eq!(unanswered("drop=0.05", "uc-rpc", 300), 0);
     assert_eq!(unanswered("drop=0.05", "herd", 300), 0);
     assert_eq!(unanswered("drop=0.05", "ud-rpc", 300), 0);

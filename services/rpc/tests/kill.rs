@@ -265,7 +265,7 @@ fn completes_every_call_once_across_broken_connections() {
 /// Calls that a kill leaves open have an unknown outcome. No call runs twice, including in the next incarnation of the
 /// server.
 #[test]
-fn calls_run_at_most_once_whatever_happens_to_the_server() {
+fn runs_calls_at_most_once_despite_server_kills() {
     let mut rng = SplitMix64::new(seed());
     let log = Log::new("any");
     let mut server = Other::start(&log);

@@ -57,7 +57,7 @@ fn calls_end_well<P: Path>(world: &mut World, client: &mut Caller<P>) {
 }
 
 #[test]
-fn a_lost_request_is_sent_again() {
+fn resends_a_lost_request() {
     requests_are_lost::<UcRpc>();
     requests_are_lost::<Herd>();
     requests_are_lost::<UdRpc>();
@@ -71,7 +71,7 @@ fn requests_are_lost<P: Path>() {
 }
 
 #[test]
-fn a_lost_response_is_asked_for_and_its_call_not_executed_again() {
+fn requests_a_lost_response_without_reexecution() {
     responses_are_lost::<UcRpc>();
     responses_are_lost::<Herd>();
     responses_are_lost::<UdRpc>();
@@ -86,7 +86,7 @@ fn responses_are_lost<P: Path>() {
 }
 
 #[test]
-fn whatever_is_lost_calls_end_well_and_are_executed_once() {
+fn executes_calls_once_despite_any_loss() {
     anything_is_lost::<UcRpc>();
     anything_is_lost::<Herd>();
     anything_is_lost::<UdRpc>();
@@ -130,7 +130,7 @@ fn is_sent_several_times<P: Path>() {
 }
 
 #[test]
-fn little_is_sent_again_to_a_server_that_is_slow() {
+fn resends_little_to_a_slow_server() {
     is_slow::<UcRpc>();
     is_slow::<Herd>();
     is_slow::<UdRpc>();
@@ -166,7 +166,7 @@ fn is_slow<P: Path>() {
 }
 
 #[test]
-fn a_call_that_was_given_up_is_sent_again_as_given_up() {
+fn resends_a_cancelled_call_as_cancelled() {
     is_given_up::<UcRpc>();
     is_given_up::<Herd>();
     is_given_up::<UdRpc>();
@@ -210,7 +210,7 @@ fn is_silent_for_long<P: Path>() {
 }
 
 #[test]
-fn a_result_that_comes_again_as_a_datagram_is_not_taken_again() {
+fn ignores_a_duplicate_datagram_result() {
     // A client that requests a lost result receives all of its window again.
     let mut world = World::on(losing("0.2"), ResponderConfig::default());
     let mut client = client_on::<Herd>(&mut world, Nic::open(&SoftNic::new()).unwrap());

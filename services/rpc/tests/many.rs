@@ -32,7 +32,7 @@ fn child_entry() {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     match role.as_str() {
         "server" => serve(),
-        address => call_when_told(address),
+        address => call_on_command(address),
     }
 }
 
@@ -55,7 +55,7 @@ fn connect(address: &str) -> Client {
 }
 
 /// Begins as many calls as it may, and receives their results on command.
-fn call_when_told(address: &str) {
+fn call_on_command(address: &str) {
     let mut clients: Vec<Client> = (0..STOPPED).map(|_| connect(address)).collect();
     for client in &mut clients {
         for call in 0..WINDOW as u64 {

@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use farcall_rpc::*;
-use farcall_verbs::{Endpoint, Next};
+use farcall_verbs::{Endpoint, Progress};
 use support::*;
 
 #[test]
@@ -52,7 +52,7 @@ fn put_to_sleep(world: &mut World) {
     // Completions of its own sends may still arrive.
     let sleeps = (0..100).any(|_| {
         world.server.arm().unwrap();
-        matches!(world.server.progress(now), Next::Idle { .. })
+        matches!(world.server.progress(now), Progress::Idle { .. })
     });
     assert!(sleeps);
 }
@@ -151,7 +151,7 @@ fn a_request_by_send_wakes_the_server_and_no_kick_is_sent() {
     wakes_by_itself::<BySend<ServerReply>>(2);
     wakes_by_itself::<BySend<SendReply>>(2);
     wakes_by_itself::<OverUd<DatagramReply>>(2);
-    wakes_by_itself::<BySend<NoticeThenFetch>>(3);
+    wakes_by_itself::<BySend<NotifyThenFetch>>(3);
 }
 
 fn wakes_by_itself<P: Path>(verbs_per_call: u64) {
@@ -187,7 +187,7 @@ fn a_sleeping_client_is_woken<P: Path>(executed_first: bool) {
         // The client sleeps without having polled.
         client.arm().unwrap();
         let now = world.now();
-        let asleep = matches!(client.progress(now), Next::Idle { .. });
+        let asleep = matches!(client.progress(now), Progress::Idle { .. });
         assert!(asleep || executed_first);
         let mut set = farcall_verbs::WaitSet::default();
         client.wait_set(&mut set);
@@ -224,8 +224,8 @@ fn a_client_that_goes_to_sleep_is_woken_by_its_results() {
     a_sleeping_client_is_woken::<BySend<ServerReply>>(true);
     a_sleeping_client_is_woken::<BySend<SendReply>>(false);
     a_sleeping_client_is_woken::<BySend<SendReply>>(true);
-    a_sleeping_client_is_woken::<BySend<NoticeThenFetch>>(false);
-    a_sleeping_client_is_woken::<BySend<NoticeThenFetch>>(true);
+    a_sleeping_client_is_woken::<BySend<NotifyThenFetch>>(false);
+    a_sleeping_client_is_woken::<BySend<NotifyThenFetch>>(true);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn fetch_never_turns_to_server_reply_and_pauses_between_fetches() {
 }
 
 #[test]
-fn a_client_that_asked_for_a_push_fetches_ever_more_seldom() {
+fn fetches_ever_more_rarely_after_requesting_a_push() {
     let mut world = World::new();
     let mut client =
         world.client_with::<Fetch>(CallerConfig::default().kick_after(Duration::from_secs(3_600)));
@@ -279,7 +279,7 @@ fn a_client_that_asked_for_a_push_fetches_ever_more_seldom() {
         while world.now() < end {
             let next = client.progress(world.now());
             // The next iteration of a sleeping client is when its timer expires, or when a READ has completed.
-            let Next::Idle { until: Some(until) } = next else { continue };
+            let Progress::Idle { until: Some(until) } = next else { continue };
             world
                 .time
                 .0

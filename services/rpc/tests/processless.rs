@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use farcall_drive::Pollers;
-use farcall_link::{PRESETS, Waiting};
+use farcall_link::{PRESETS, WaitStrategy};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 
@@ -38,13 +38,15 @@ fn call(client: &mut Client, payload: &[u8]) -> Result<Vec<u8>, CallError> {
 fn sleepers_wake_each_other() {
     let pollers = Pollers::start(1).unwrap();
     for preset in PRESETS.iter().map(|preset| preset.name) {
-        let bpev = |bp_timeout_us| Waiting::Bpev { bp_timeout_us };
+        let bpev = |bp_timeout_us| WaitStrategy::Bpev { bp_timeout_us };
         for server_waits in
-            [Waiting::EventBatch, Waiting::Adaptive { max_retry: 5 }, bpev(Some(0)), bpev(None)]
+            [WaitStrategy::EventBatch, WaitStrategy::Adaptive { max_retry: 5 }, bpev(Some(0)), bpev(None)]
         {
-            for client_waits in [Waiting::EventBatch, Waiting::Adaptive { max_retry: 16 }, bpev(None)] {
+            for client_waits in
+                [WaitStrategy::EventBatch, WaitStrategy::Adaptive { max_retry: 16 }, bpev(None)]
+            {
                 let mut builder = Server::builder().waiting(server_waits);
-                if matches!(server_waits, Waiting::Bpev { .. }) {
+                if matches!(server_waits, WaitStrategy::Bpev { .. }) {
                     builder = builder.pollers(pollers.clone());
                 }
                 let (server, executed) = echo_server(builder);
@@ -60,7 +62,7 @@ fn sleepers_wake_each_other() {
 }
 
 #[test]
-fn clients_of_many_threads_reach_the_thread_they_ask_for() {
+fn connects_clients_to_the_requested_thread() {
     let service = |thread: u16| {
         move |_: &Call<'_>, reply: &mut Reply<'_>| {
             reply.extend_from_slice(&thread.to_le_bytes());
@@ -150,7 +152,7 @@ fn a_client_finds_a_restarted_server_by_itself() {
 }
 
 #[test]
-fn calls_given_up_keep_their_places_until_the_server_answers() {
+fn holds_slots_of_cancelled_calls_until_the_server_replies() {
     let gate = Arc::new(AtomicU64::new(0));
     let entered = Arc::clone(&gate);
     let service = move |_| {
@@ -197,7 +199,7 @@ fn stays_awake_if_cancelled_calls_already_have_replies() {
     let server = Server::builder().start(&SoftNic::new(), service).unwrap();
     let options = ClientOptions::default().probe(false).window(2);
     // It sleeps at once, and results arrive without a wake-up.
-    let waiting = Waiting::Adaptive { max_retry: 0 };
+    let waiting = WaitStrategy::Adaptive { max_retry: 0 };
     let mut client = connect(&server, options.wait_by(waiting));
     let calls = [client.submit(1, b"").unwrap(), client.submit(1, b"").unwrap()];
     // A server that sleeps already is woken by the client's driver iterations alone.

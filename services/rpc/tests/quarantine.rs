@@ -101,11 +101,11 @@ impl RawQp for HauntedQp {
 
 /// A client with one executed call whose response it has not polled, and one that the server has not received; then
 /// the connection breaks.
-fn break_with_calls_under_way(world: &mut World, client: &mut Caller<FetchThenReply>) {
+fn break_with_calls_in_flight(world: &mut World, client: &mut Caller<FetchThenReply>) {
     client.submit(ECHO, b"executed", CallOptions::default(), world.now()).unwrap();
     world.serve(1);
     client.submit(ECHO, b"unseen", CallOptions::default(), world.now()).unwrap();
-    client.break_off(Broken::HungUp);
+    client.disconnect(Broken::HungUp);
 }
 
 /// Reconnects. Returns the two keys that are exchanged.
@@ -134,7 +134,7 @@ fn replaces_client_memory_that_an_old_server_still_accesses() {
         let mut client = Caller::<FetchThenReply>::new(nic, CallerConfig::default()).unwrap();
         world.connect(&mut client).unwrap();
         let (before, _) = reconnect(&mut world, &mut client);
-        break_with_calls_under_way(&mut world, &mut client);
+        break_with_calls_in_flight(&mut world, &mut client);
         inside.store(is_inside, Ordering::Relaxed);
         let (after, _) = reconnect(&mut world, &mut client);
         assert_eq!(
@@ -155,7 +155,7 @@ fn replaces_server_memory_that_an_old_client_still_accesses() {
         let mut client = Caller::<FetchThenReply>::new(plain, CallerConfig::default()).unwrap();
         world.connect(&mut client).unwrap();
         let (_, before) = reconnect(&mut world, &mut client);
-        break_with_calls_under_way(&mut world, &mut client);
+        break_with_calls_in_flight(&mut world, &mut client);
         inside.store(is_inside, Ordering::Relaxed);
         let (_, after) = reconnect(&mut world, &mut client);
         assert_eq!(

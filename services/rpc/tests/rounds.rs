@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use farcall_drive::Pollers;
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 
@@ -38,7 +38,7 @@ fn child_entry() {
             Ok(())
         }
     };
-    let mut builder = Server::builder().waiting(Waiting::EventBatch);
+    let mut builder = Server::builder().waiting(WaitStrategy::EventBatch);
     if std::env::var(ROLE).as_deref() == Ok(COVERED) {
         builder = builder.pollers(Pollers::start(1).unwrap());
     }
@@ -97,7 +97,7 @@ fn call_over_and_over(role: &str, pause: impl Fn(u32)) -> u64 {
     let mut kicks = u64::MAX;
     let (_server, address) = Other::start(role);
     // Fetches until the response is there; or fetches a few times and then sleeps until it is woken.
-    for waiting in [Waiting::Busy, Waiting::Adaptive { max_retry: 16 }] {
+    for waiting in [WaitStrategy::Busy, WaitStrategy::Adaptive { max_retry: 16 }] {
         let options = ClientOptions::preset("rf-rpc").unwrap().probe(false).reconnect(false);
         let mut options = options.wait_by(waiting);
         options.config.kick_after = NEVER;

@@ -62,7 +62,7 @@ async fn names(client: &AsyncServers, calls: usize) -> HashMap<u8, usize> {
 #[tokio::test]
 async fn calls_go_to_all_servers_in_turn() {
     let servers = [start(0), start(1), start(2)];
-    let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), Spread::RoundRobin);
+    let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), LoadBalancing::RoundRobin);
     assert_eq!(names(&client, 30).await, HashMap::from([(0, 10), (1, 10), (2, 10)]));
     // An error of the handler is an outcome: no other server is called.
     assert!(matches!(client.call(FAIL, b"").await, Err(CallError::Application { code: 1, .. })));
@@ -72,7 +72,7 @@ async fn calls_go_to_all_servers_in_turn() {
 async fn opens_a_connection_per_mention_of_an_address() {
     let server = start(0);
     let address = server.address().to_string();
-    let client = AsyncServers::new(SoftNic::new(), vec![address; 3], options(), Spread::RoundRobin);
+    let client = AsyncServers::new(SoftNic::new(), vec![address; 3], options(), LoadBalancing::RoundRobin);
     let mut calls = HashMap::<Vec<u8>, usize>::new();
     for _ in 0..30 {
         *calls.entry(client.call(CONNECTION, b"").await.unwrap()).or_default() += 1;
@@ -83,7 +83,8 @@ async fn opens_a_connection_per_mention_of_an_address() {
 #[tokio::test]
 async fn the_least_loaded_server_is_called() {
     let servers = [start(0), start(1)];
-    let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), Spread::LeastLoaded);
+    let client =
+        AsyncServers::new(SoftNic::new(), addresses(&servers), options(), LoadBalancing::LeastLoaded);
     names(&client, 2).await;
     // Calls that do not end make one of them busy.
     let busy: Vec<_> = (0..2)
@@ -109,7 +110,7 @@ async fn a_call_that_was_not_executed_goes_to_the_next_server() {
     // No server listens there.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     addresses.push(nobody.to_string());
-    let client = AsyncServers::new(SoftNic::new(), addresses.clone(), options(), Spread::RoundRobin);
+    let client = AsyncServers::new(SoftNic::new(), addresses.clone(), options(), LoadBalancing::RoundRobin);
     let both = names(&client, 9).await;
     assert!(both[&0] >= 3 && both[&1] >= 3, "{both:?}");
     // A server that drained.
@@ -136,13 +137,13 @@ async fn a_call_that_was_not_executed_goes_to_the_next_server() {
     }
     // No server is left.
     servers.clear();
-    let only = AsyncServers::new(SoftNic::new(), [nobody.to_string()], options(), Spread::RoundRobin);
+    let only = AsyncServers::new(SoftNic::new(), [nobody.to_string()], options(), LoadBalancing::RoundRobin);
     let error = only.call(NAME, b"").await.unwrap_err();
     assert_eq!(error.executed(), Executed::No, "{error}");
 }
 
 #[tokio::test]
-async fn a_call_waits_for_a_server_as_its_policy_says() {
+async fn retries_a_call_according_to_its_policy() {
     let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = place.local_addr().unwrap();
     drop(place);
@@ -151,7 +152,8 @@ async fn a_call_waits_for_a_server_as_its_policy_says() {
         pause_first_max: Duration::from_millis(1),
         pause_max: Duration::from_millis(20),
     };
-    let hasty = AsyncServers::new(SoftNic::new(), [address.to_string()], options(), Spread::RoundRobin);
+    let hasty =
+        AsyncServers::new(SoftNic::new(), [address.to_string()], options(), LoadBalancing::RoundRobin);
     let client = hasty.clone().retry(patient);
     // No server exists: the timeout expires, or the rounds end. In both cases the call was not executed.
     let hurried = PerCall::default().timeout(Duration::from_millis(30));
@@ -170,9 +172,9 @@ async fn a_call_waits_for_a_server_as_its_policy_says() {
 }
 
 #[tokio::test]
-async fn a_call_whose_outcome_is_unknown_is_not_made_again() {
+async fn does_not_retry_a_call_with_unknown_outcome() {
     let mut servers = vec![start(0), start(1)];
-    let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), Spread::RoundRobin);
+    let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), LoadBalancing::RoundRobin);
     let client = client.retry(Retry { rounds: 3, ..Retry::default() });
     let hurried = PerCall::default().timeout(Duration::from_millis(20));
     let late = client.call_with(SLOW, b"", hurried).await;
@@ -196,10 +198,11 @@ async fn a_name_stands_for_all_its_addresses() {
     let port = server.address().port();
     let name = Addresses::Name(format!("localhost:{port}"));
     let client =
-        AsyncServers::from_source(SoftNic::new(), name, options(), Spread::RoundRobin).await.unwrap();
+        AsyncServers::from_source(SoftNic::new(), name, options(), LoadBalancing::RoundRobin).await.unwrap();
     assert_eq!(names(&client, 5).await, HashMap::from([(7, 5)]));
     let unknown = Addresses::Name("localhost:no port".into());
-    let Err(error) = AsyncServers::from_source(SoftNic::new(), unknown, options(), Spread::RoundRobin).await
+    let Err(error) =
+        AsyncServers::from_source(SoftNic::new(), unknown, options(), LoadBalancing::RoundRobin).await
     else {
         panic!("a port that is none");
     };
@@ -207,7 +210,7 @@ async fn a_name_stands_for_all_its_addresses() {
 }
 
 #[tokio::test]
-async fn a_file_of_addresses_is_read_again_when_it_changes() {
+async fn rereads_a_changed_file_of_addresses() {
     let servers = [start(0), start(1)];
     let addresses = addresses(&servers);
     let path = std::env::temp_dir().join(format!("farcall-servers-{}", std::process::id()));
@@ -221,7 +224,7 @@ async fn a_file_of_addresses_is_read_again_when_it_changes() {
             SoftNic::new(),
             Addresses::File(path.clone()),
             options(),
-            Spread::RoundRobin,
+            LoadBalancing::RoundRobin,
         )
     };
     for (text, why) in
@@ -255,11 +258,12 @@ async fn a_file_of_addresses_is_read_again_when_it_changes() {
 }
 
 #[tokio::test]
-async fn a_key_has_its_server_and_keeps_it_when_others_go() {
+async fn keeps_the_server_of_a_key_when_others_leave() {
     let servers = [start(0), start(1), start(2)];
     let addresses = addresses(&servers);
-    let client = AsyncServers::new(SoftNic::new(), addresses.clone(), options(), Spread::RoundRobin);
-    let fewer = AsyncServers::new(SoftNic::new(), addresses[..2].to_vec(), options(), Spread::RoundRobin);
+    let client = AsyncServers::new(SoftNic::new(), addresses.clone(), options(), LoadBalancing::RoundRobin);
+    let fewer =
+        AsyncServers::new(SoftNic::new(), addresses[..2].to_vec(), options(), LoadBalancing::RoundRobin);
     let mut of_server = HashMap::<String, usize>::new();
     for number in 0..300u32 {
         let key = number.to_le_bytes();

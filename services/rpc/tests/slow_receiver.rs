@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farcall_link::{Datagrams, Geometry, Nic, PairConfig, Piece, Plan, Receive, ReceiveChain, Region};
+use farcall_link::{Datagrams, Geometry, LocalSlice, Nic, Plan, QpSizes, Receive, ReceiveChain, Region};
 use farcall_rpc::*;
 use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq, Wc};
 use support::*;
@@ -32,7 +32,7 @@ struct Lazy {
 impl Lazy {
     fn new(nic: &Nic, every: Duration) -> Self {
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 16,
             recv_depth: 128,
             signal_every: 1,
@@ -44,7 +44,7 @@ impl Lazy {
         pair.start().unwrap();
         let memory = Region::alloc(&*nic.pd, 8_192, Access::LOCAL_WRITE).unwrap();
         let region = pair.attach(Arc::new(memory));
-        let local = [Piece { region, offset: 0, len_bytes: 8_192 }];
+        let local = [LocalSlice { region, offset: 0, len_bytes: 8_192 }];
         let receive = pair.receive_chain(&[Receive { local: &local, tag: 0 }]);
         Self { every, pair, cq, receive, posted: 0, last: Instant::now() }
     }

@@ -77,7 +77,7 @@ async fn a_task_fetches_its_results() {
         let mut options = ClientOptions::preset(preset).unwrap().probe(false);
         options.config.fetch_retries_max = u32::MAX;
         options.config.tune_while_running = false;
-        options.config.plan.waiting = farcall_link::Waiting::Busy;
+        options.config.plan.waiting = farcall_link::WaitStrategy::Busy;
         let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
         for i in 0..CALLS {
             assert_eq!(client.call(1, &i.to_le_bytes()).await.unwrap(), i.to_le_bytes());
@@ -123,7 +123,7 @@ async fn a_task_that_waits_long_does_not_fetch_all_the_time() {
 const TURNS_BESIDE: u32 = 600;
 
 /// Returns how many fetches of a call failed, and how often its task was armed, during these polls.
-async fn fetch_in_vain(retries_max: u32) -> (u64, u64) {
+async fn fetch_unsuccessfully(retries_max: u32) -> (u64, u64) {
     let release = Arc::new(AtomicBool::new(false));
     let released = release.clone();
     let stuck = move |call: &Call<'_>, reply: &mut Reply<'_>| {
@@ -136,7 +136,7 @@ async fn fetch_in_vain(retries_max: u32) -> (u64, u64) {
     let server = Server::builder().start(&SoftNic::new(), move |_| stuck.clone()).unwrap();
     let mut options = ClientOptions::preset("fetch").unwrap().probe(false);
     (options.config.fetch_retries_max, options.config.tune_while_running) = (retries_max, false);
-    options.config.plan.waiting = farcall_link::Waiting::Adaptive { max_retry: 1_000_000 };
+    options.config.plan.waiting = farcall_link::WaitStrategy::Adaptive { max_retry: 1_000_000 };
     let address = server.address().to_string();
     let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
     let mut turns = 0;
@@ -162,7 +162,7 @@ async fn a_task_fetches_r_times_and_then_sleeps_to_be_pushed() {
     // A sleeping client fetches at increasing intervals.
     const LOOKS_MAX: u64 = TURNS_BESIDE as u64 / 2;
     for retries_max in [1, 30, 100] {
-        let (failed, arms) = fetch_in_vain(retries_max).await;
+        let (failed, arms) = fetch_unsuccessfully(retries_max).await;
         let least = u64::from(retries_max) + 1;
         assert!((least..least + LOOKS_MAX).contains(&failed), "R {retries_max}: {failed} fetches in vain");
         assert!(arms > 0, "R {retries_max}: {failed} fetches in vain");

@@ -23,7 +23,7 @@ fn closing(world: &mut World) -> (String, Option<Refusal>) {
         assert!(start.elapsed() < LOST, "the connection stays open");
     };
     match event {
-        ResponderEvent::Closed { why: Broken::Protocol(why), tell, .. } => (why, tell),
+        ResponderEvent::Closed { why: Broken::Protocol(why), refusal, .. } => (why, refusal),
         event => panic!("{event:?}"),
     }
 }
@@ -42,7 +42,7 @@ fn violate_by(preset: &str, words: impl FnOnce(&Rogue) -> [u64; 6], tail: bool) 
     let (status, text) = rogue.answer();
     assert_eq!(text, why);
     assert_eq!(world.call(&mut honest, ECHO, b"honest").unwrap(), b"honest");
-    assert_eq!(world.server.sessions_parked(), 0, "nothing of it is kept");
+    assert_eq!(world.server.detached_sessions(), 0, "nothing of it is kept");
     (status, text)
 }
 
@@ -183,7 +183,7 @@ fn a_request_whose_checksum_never_matches_gets_a_clear_error() {
 }
 
 #[test]
-fn two_that_break_the_protocol_in_one_turn_are_both_closed() {
+fn closes_two_violators_in_one_iteration() {
     let mut world = World::new();
     let mut honest = world.client::<Fetch>();
     // WRITEs have been placed when they complete; a SEND may arrive one iteration later.

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_service_is_refused_in_words() {
+    fn rejects_invalid_services_with_a_message() {
         let method = |text: &str| refusal("", &format!("trait S {{ {text} }}"));
         assert_eq!(method("fn a(&self);"), "a method of a service returns `Result<value, error>`");
         assert_eq!(method("fn a(&self) -> u32;"), "a method of a service returns `Result<value, error>`");

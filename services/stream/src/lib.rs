@@ -1,7 +1,8 @@
 //! Byte streams: reliable, ordered bytes in both directions between two processes, over any provider.
 //!
 //! * [`Stream`]: the endpoint. It owns no thread, clock or socket; a driver runs it.
-//! * [`Carried`]: a stream together with its handshake channel, which also reports the exit of the peer process.
+//! * [`NegotiatedStream`]: a stream together with its handshake channel, which also reports the exit of the peer
+//!   process.
 //! * [`StreamSocket`], [`StreamListener`]: sockets for threads, with a descriptor to wait on; `AsyncStream` for tokio.
 //! * [`StreamSet`]: many sockets and one thread.
 //!
@@ -26,8 +27,8 @@
 //! | `WRITTEN` | number of bytes that the peer wrote; they are in the ring |
 //! | `CONSUMED` | number of our bytes that the peer read (credit), sent once per quarter of its ring |
 //! | `WAKES_TAKEN` | number of our wake-ups that the peer consumed |
-//! | `WISH` | whether the peer requests wake-ups (wake request): a number and a flag |
-//! | `PROMISE` | acknowledgement of our wake request: number, position from which on the peer sends wake-ups |
+//! | `WAKE_REQUEST` | whether the peer requests wake-ups (wake request): a number and a flag |
+//! | `WAKE_ACK` | acknowledgement of our wake request: number, position from which on the peer sends wake-ups |
 //! | `END` | the length of the peer's whole stream, plus one |
 //! | `TURN` | position from which on the peer writes into the ring that we offered last |
 //! | `OFFER` | another ring: number, address, length, key |
@@ -40,8 +41,8 @@
 //!
 //! A plain WRITE does not wake a sleeping reader. Going to sleep takes these steps:
 //!
-//! 1. The end that wants to sleep sends a wake request (`WISH`). Its peer reads the request before each post.
-//! 2. The peer acknowledges with the position N (`PROMISE`) from which on every control word is sent with immediate
+//! 1. The end that wants to sleep sends a wake request (`WAKE_REQUEST`). Its peer reads the request before each post.
+//! 2. The peer acknowledges with the position N (`WAKE_ACK`) from which on every control word is sent with immediate
 //!    data. The acknowledgement itself is a wake-up.
 //! 3. The end sleeps when it has seen all bytes up to N.
 //!
@@ -79,35 +80,35 @@
 //! [`farcall_link::bootstrap`], which negotiate a version: later versions only append fields. The server sends nothing
 //! before the client's first control word has arrived.
 
-mod carried;
+mod backoff_sleep;
 mod config;
 mod error;
-mod inlet;
-mod lent;
-mod nap;
-mod outlet;
+mod negotiated;
 mod probe;
+mod receive_buffer;
 mod receive_ring;
+mod recv_half;
 mod ring;
 mod ring_stream;
-mod shown;
+mod send_half;
+mod send_ring;
 mod socket;
-mod space;
-mod staging;
 mod stream;
+mod stream_stats;
 mod tcp_path;
 mod tcp_stream;
 mod waking;
 #[cfg(test)]
 mod waking_model;
 mod words;
+mod write_buffer;
 
-pub use carried::{Carried, Carrier};
 pub use config::StreamConfig;
 pub use error::{Broken, OpenError, StreamError};
-pub use ring_stream::Opening;
-pub use socket::{Asked, StreamListener, StreamOptions, StreamSet, StreamSocket};
+pub use negotiated::{BootstrapChannel, NegotiatedStream};
+pub use ring_stream::UnconnectedStream;
+pub use socket::{AcceptCounts, StreamListener, StreamOptions, StreamSet, StreamSocket};
 #[cfg(feature = "tokio")]
 pub use socket::{AsyncStream, AsyncStreamListener};
-pub use space::Space;
 pub use stream::{Counters, Stream, StreamPath};
+pub use write_buffer::WriteBuffer;

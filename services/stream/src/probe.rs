@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farcall_link::Region;
-use farcall_verbs::Probe;
+use farcall_verbs::WakeProbe;
 
-use crate::words::{CONSUMED, END, WAKES_TAKEN, WISH, WRITTEN};
+use crate::words::{CONSUMED, END, WAKE_REQUEST, WAKES_TAKEN, WRITTEN};
 
-/// The control words that can require an action. `PROMISE` is not used by an end whose polling is delegated, and
+/// The control words that can require an action. `WAKE_ACK` is not used by an end whose polling is delegated, and
 /// `TURN` is followed by bytes.
-const WATCHED: [usize; 5] = [WRITTEN, CONSUMED, WAKES_TAKEN, WISH, END];
+const WATCHED: [usize; 5] = [WRITTEN, CONSUMED, WAKES_TAKEN, WAKE_REQUEST, END];
 
 pub(crate) struct StreamProbe {
     words: Arc<Region>,
@@ -25,16 +25,16 @@ impl StreamProbe {
     }
 
     /// Records the current values as known: the application thread polls them before it sleeps.
-    pub fn know(&self) {
+    pub fn record(&self) {
         for (known, at) in self.known.iter().zip(WATCHED) {
             known.store(self.words.load_acquire(at), Ordering::Relaxed);
         }
     }
 }
 
-impl Probe for StreamProbe {
+impl WakeProbe for StreamProbe {
     #[inline]
-    fn has_news(&self) -> bool {
+    fn has_work(&self) -> bool {
         let mut words = self.known.iter().zip(WATCHED);
         words.any(|(known, at)| self.words.load_acquire(at) != known.load(Ordering::Relaxed))
     }

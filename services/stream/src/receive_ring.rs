@@ -10,7 +10,7 @@ use std::sync::Arc;
 use farcall_link::{Region, RemoteRegion};
 
 use crate::ring::Ring;
-use crate::words::Promise;
+use crate::words::WakeAck;
 
 pub(crate) struct ReceiveRing {
     /// The initial ring of the stream; it is never released.
@@ -28,7 +28,7 @@ pub(crate) struct ReceiveRing {
 /// A ring offered to the peer.
 struct Next {
     bytes: Arc<Region>,
-    is_said: bool,
+    is_sent: bool,
     /// Position from which on the peer writes into it; `None` until the peer has announced it.
     from: Option<u64>,
 }
@@ -72,7 +72,7 @@ impl ReceiveRing {
     }
 
     /// Returns the length in bytes of the longer ring to offer; `None` if no offer is due.
-    pub fn grows_to(&self) -> Option<usize> {
+    pub fn longer_ring_bytes(&self) -> Option<usize> {
         let is_short = self.filled >= FILLED_MAX && self.ring.len_bytes < self.max_bytes;
         (is_short && self.next.is_none()).then(|| (self.ring.len_bytes * FACTOR).min(self.max_bytes) as usize)
     }
@@ -86,36 +86,36 @@ impl ReceiveRing {
     pub fn offer(&mut self, longer: Option<Arc<Region>>) {
         let bytes = longer.unwrap_or_else(|| Arc::clone(&self.first));
         self.number = if self.number == u16::MAX { 1 } else { self.number + 1 };
-        self.next = Some(Next { bytes, is_said: false, from: None });
+        self.next = Some(Next { bytes, is_sent: false, from: None });
         self.filled = 0;
     }
 
     /// Keeps the current ring for good, because no memory for a longer one is available.
-    pub fn stays(&mut self) {
+    pub fn keep_current(&mut self) {
         self.max_bytes = self.ring.len_bytes;
     }
 
     /// Returns the offer, if it must still be sent.
     pub fn due(&self) -> Option<[u64; OFFER_WORDS]> {
-        let next = self.next.as_ref().filter(|next| !next.is_said)?;
+        let next = self.next.as_ref().filter(|next| !next.is_sent)?;
         let RemoteRegion { addr, len_bytes, rkey } = next.bytes.remote();
         Some([self.number.into(), addr, len_bytes, rkey.into()])
     }
 
     /// Records that the offer was sent.
-    pub fn said(&mut self) {
-        self.next.iter_mut().for_each(|next| next.is_said = true);
+    pub fn on_offer_sent(&mut self) {
+        self.next.iter_mut().for_each(|next| next.is_sent = true);
     }
 
     /// Returns whether an offer is in progress to which the peer has not switched yet.
     #[inline]
-    pub const fn may_turn(&self) -> bool {
+    pub const fn may_switch(&self) -> bool {
         matches!(self.next, Some(Next { from: None, .. }))
     }
 
     /// Handles the peer's announcement that it switches, or has already switched, to the offered ring. Announcements
     /// for other offers are ignored. Returns an error if the position is impossible.
-    pub fn turns(&mut self, turn: Promise, read: u64, seen: u64) -> Result<(), String> {
+    pub fn on_switch(&mut self, turn: WakeAck, read: u64, seen: u64) -> Result<(), String> {
         let limit = self.limit(read);
         let Some(next) = self.next.as_mut().filter(|next| next.from.is_none()) else { return Ok(()) };
         if turn.number != self.number {
@@ -147,18 +147,18 @@ impl ReceiveRing {
     /// Loads the byte at a position where no byte has arrived yet. When it arrives, its cache line is then transferred
     /// together with that of the control word and not after it.
     #[inline]
-    pub fn touch(&self, position: u64) {
+    pub fn prefetch(&self, position: u64) {
         std::hint::black_box(self.bytes.load_byte_acquire(self.ring.offset(position)));
     }
 
     /// Returns the contiguous bytes from `read` on: region, offset and their number, at most `most`.
     #[inline]
-    pub fn together(&self, read: u64, most: u64) -> (&Region, usize, usize) {
+    pub fn contiguous(&self, read: u64, most: u64) -> (&Region, usize, usize) {
         let most = match &self.next {
             Some(Next { from: Some(from), .. }) => most.min(from - read),
             _ => most,
         };
-        let (offset, len) = self.ring.together(read, most);
+        let (offset, len) = self.ring.contiguous(read, most);
         (&self.bytes, offset, len)
     }
 }
@@ -212,21 +212,21 @@ mod tests {
     #[test]
     fn reads_old_bytes_from_the_old_ring_and_later_from_the_new() {
         let mut ring = ReceiveRing::new(region(4_096), 1 << 20);
-        assert_eq!((ring.limit(0), ring.grows_to()), (4_096, None));
+        assert_eq!((ring.limit(0), ring.longer_ring_bytes()), (4_096, None));
         (0..FILLED_MAX).for_each(|_| ring.written(4_096, 0));
-        assert_eq!(ring.grows_to(), Some(16_384));
+        assert_eq!(ring.longer_ring_bytes(), Some(16_384));
         ring.offer(Some(region(16_384)));
-        assert_eq!((ring.due().unwrap()[0], ring.grows_to()), (1, None), "one offer at a time");
-        ring.said();
-        assert!(ring.due().is_none() && ring.may_turn());
-        ring.turns(Promise { number: 0, from: 9 }, 1_000, 2_000).unwrap();
+        assert_eq!((ring.due().unwrap()[0], ring.longer_ring_bytes()), (1, None), "one offer at a time");
+        ring.on_offer_sent();
+        assert!(ring.due().is_none() && ring.may_switch());
+        ring.on_switch(WakeAck { number: 0, from: 9 }, 1_000, 2_000).unwrap();
         assert_eq!(ring.limit(1_000), 5_096, "of another offer");
-        ring.turns(Promise { number: 1, from: 1_999 }, 1_000, 2_000).unwrap_err();
-        ring.turns(Promise { number: 1, from: 5_097 }, 1_000, 2_000).unwrap_err();
-        ring.turns(Promise { number: 1, from: 5_000 }, 1_000, 2_000).unwrap();
+        ring.on_switch(WakeAck { number: 1, from: 1_999 }, 1_000, 2_000).unwrap_err();
+        ring.on_switch(WakeAck { number: 1, from: 5_097 }, 1_000, 2_000).unwrap_err();
+        ring.on_switch(WakeAck { number: 1, from: 5_000 }, 1_000, 2_000).unwrap();
         assert_eq!(ring.limit(1_000), 5_000 + 16_384);
         let at = |ring: &ReceiveRing, read, most| {
-            let (region, offset, len) = ring.together(read, most);
+            let (region, offset, len) = ring.contiguous(read, most);
             (region.len_bytes(), offset, len)
         };
         assert_eq!(at(&ring, 4_000, 10_000), (4_096, 4_000, 96));
@@ -242,13 +242,13 @@ mod tests {
     fn reuses_the_first_ring_when_the_other_is_empty() {
         let mut ring = ReceiveRing::new(region(4_096), 1 << 20);
         ring.offer(Some(region(8_192)));
-        ring.turns(Promise { number: 1, from: 10 }, 10, 10).unwrap();
+        ring.on_switch(WakeAck { number: 1, from: 10 }, 10, 10).unwrap();
         assert_eq!(ring.len_bytes(), 8_192);
         ring.offer(None);
-        ring.turns(Promise { number: 2, from: 10 }, 10, 10).unwrap();
+        ring.on_switch(WakeAck { number: 2, from: 10 }, 10, 10).unwrap();
         assert!(ring.len_bytes() == 4_096 && !ring.is_grown());
-        ring.stays();
+        ring.keep_current();
         (0..9).for_each(|_| ring.written(4_106, 10));
-        assert_eq!(ring.grows_to(), None, "none could be had");
+        assert_eq!(ring.longer_ring_bytes(), None, "none could be had");
     }
 }

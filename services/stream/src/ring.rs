@@ -25,7 +25,7 @@ impl Ring {
 
     /// Returns the contiguous bytes from `position` on: offset, and their number, at most `most`.
     #[inline]
-    pub fn together(self, position: u64, most: u64) -> (usize, usize) {
+    pub fn contiguous(self, position: u64, most: u64) -> (usize, usize) {
         let offset = self.offset(position);
         (offset, most.min(self.len_bytes - offset as u64) as usize)
     }
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(ring.free(1_064, 900), 0);
         assert_eq!(ring.free(1_064, 1_010), 10);
         assert_eq!((ring.offset(1_000), ring.offset(1_063), ring.offset(1_064)), (0, 63, 0));
-        assert_eq!(ring.together(1_060, 10), (60, 4));
+        assert_eq!(ring.contiguous(1_060, 10), (60, 4));
     }
 
     proptest! {
@@ -72,8 +72,8 @@ mod tests {
         ) {
             let ring = Ring { base, len_bytes: len };
             let most = most.min(len);
-            let (offset, first) = ring.together(base + at, most);
-            let (second_offset, second) = ring.together(base + at + first as u64, most - first as u64);
+            let (offset, first) = ring.contiguous(base + at, most);
+            let (second_offset, second) = ring.contiguous(base + at + first as u64, most - first as u64);
             prop_assert_eq!((first + second) as u64, most);
             prop_assert!(offset + first <= len as usize && second_offset + second <= len as usize);
             prop_assert!(second == 0 || (second_offset == 0 && second <= offset));

@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use farcall_link::Nic;
 use farcall_link::bootstrap::{Refusal, StreamEnd};
-use farcall_verbs::{Endpoint, Nanos, Next, Probe, Result as VerbsResult, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result as VerbsResult, WaitSet, WakeProbe};
 
 use crate::config::StreamConfig;
 use crate::error::{Broken, StreamError};
 use crate::ring_stream::RingStream;
-use crate::space::Space;
 use crate::tcp_stream::TcpEnd;
+use crate::write_buffer::WriteBuffer;
 
 /// An open stream. Its reads and writes never block. It is a [`farcall_verbs::Endpoint`], run by a driver.
 ///
 /// The WRITEs of all bytes that [`Stream::write`] accepts are posted: they arrive without further calls.
-pub struct Stream(Carriage);
+pub struct Stream(StreamBackend);
 
 /// The path of a stream. Each call costs one branch to select it.
 #[expect(clippy::large_enum_variant, reason = "rings are the usual case, and no further pointer away")]
-enum Carriage {
+enum StreamBackend {
     Ring(RingStream),
     Tcp(Box<TcpEnd>),
 }
@@ -79,19 +79,19 @@ pub struct Counters {
 macro_rules! carried {
     ($stream:expr, $end:ident => $call:expr) => {
         match $stream {
-            Carriage::Ring($end) => $call,
-            Carriage::Tcp($end) => $call,
+            StreamBackend::Ring($end) => $call,
+            StreamBackend::Tcp($end) => $call,
         }
     };
 }
 
 impl Stream {
     pub(crate) const fn through_rings(ring: RingStream) -> Self {
-        Self(Carriage::Ring(ring))
+        Self(StreamBackend::Ring(ring))
     }
 
     pub(crate) fn over_tcp(end: TcpEnd) -> Self {
-        Self(Carriage::Tcp(Box::new(end)))
+        Self(StreamBackend::Tcp(Box::new(end)))
     }
 
     /// Creates the server's end for a client that requests a stream. All parameters of the client are validated first;
@@ -106,8 +106,8 @@ impl Stream {
     /// Returns the path that carries the bytes.
     pub const fn path(&self) -> StreamPath {
         match &self.0 {
-            Carriage::Ring(_) => StreamPath::Verbs,
-            Carriage::Tcp(_) => StreamPath::Tcp,
+            StreamBackend::Ring(_) => StreamPath::Verbs,
+            StreamBackend::Tcp(_) => StreamPath::Tcp,
         }
     }
 
@@ -135,7 +135,7 @@ impl Stream {
     pub fn write_with(
         &mut self,
         most: usize,
-        compose: impl FnOnce(&mut Space<'_>),
+        compose: impl FnOnce(&mut WriteBuffer<'_>),
     ) -> Result<usize, StreamError> {
         carried!(&mut self.0, end => end.write_with(most, compose))
     }
@@ -188,8 +188,8 @@ impl Stream {
 
     /// Returns whether unseen bytes have arrived. Costs one load.
     #[inline]
-    pub fn has_news(&self) -> bool {
-        carried!(&self.0, end => end.has_news())
+    pub fn has_work(&self) -> bool {
+        carried!(&self.0, end => end.has_work())
     }
 
     /// Ends the outgoing direction: the peer reads the bytes in flight, then the end. Reading continues.
@@ -211,8 +211,8 @@ impl Stream {
     /// Returns whether no request of this end is outstanding any more after a break.
     pub fn is_drained(&self) -> bool {
         match &self.0 {
-            Carriage::Ring(ring) => ring.is_drained(),
-            Carriage::Tcp(_) => true,
+            StreamBackend::Ring(ring) => ring.is_drained(),
+            StreamBackend::Tcp(_) => true,
         }
     }
 
@@ -226,7 +226,7 @@ impl Stream {
     /// Handles the peer's notice on the handshake channel that its stream ended after `bytes` bytes and that they
     /// arrived. Ignored over TCP, where the connection itself reports the end.
     pub fn peer_ended(&mut self, bytes: u64) {
-        if let Carriage::Ring(ring) = &mut self.0 {
+        if let StreamBackend::Ring(ring) = &mut self.0 {
             ring.peer_ended(bytes);
         }
     }
@@ -234,7 +234,7 @@ impl Stream {
     /// Handles the closing of the handshake channel by the peer, which has exited. Bytes that arrived can still be
     /// read, up to the end if the peer had ended its stream. Ignored over TCP, where the connection itself reports it.
     pub fn hung_up(&mut self) {
-        if let Carriage::Ring(ring) = &mut self.0 {
+        if let StreamBackend::Ring(ring) = &mut self.0 {
             ring.hung_up();
         }
     }
@@ -247,8 +247,8 @@ impl Stream {
     /// Returns the length in bytes of the ring that is being read; 0 over TCP.
     pub fn ring_bytes(&self) -> usize {
         match &self.0 {
-            Carriage::Ring(ring) => ring.ring_bytes(),
-            Carriage::Tcp(_) => 0,
+            StreamBackend::Ring(ring) => ring.ring_bytes(),
+            StreamBackend::Tcp(_) => 0,
         }
     }
 
@@ -260,7 +260,7 @@ impl Stream {
 
 impl Endpoint for Stream {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         carried!(&mut self.0, end => end.progress(now))
     }
 
@@ -268,19 +268,19 @@ impl Endpoint for Stream {
         carried!(&mut self.0, end => end.arm())
     }
 
-    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
-        carried!(&self.0, end => end.news_probe())
+    fn wake_probe(&self) -> Option<Arc<dyn WakeProbe>> {
+        carried!(&self.0, end => end.wake_probe())
     }
 
-    fn arm_covered(&mut self) -> VerbsResult<()> {
-        carried!(&mut self.0, end => end.arm_covered())
+    fn arm_delegated(&mut self) -> VerbsResult<()> {
+        carried!(&mut self.0, end => end.arm_delegated())
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
         carried!(&self.0, end => end.wait_set(set));
     }
 
-    fn looks(&self) -> u32 {
-        carried!(&self.0, end => end.looks())
+    fn poll_weight(&self) -> u32 {
+        carried!(&self.0, end => end.poll_weight())
     }
 }

@@ -12,16 +12,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 use std::{io, mem};
 
-use farcall_verbs::{Endpoint, Nanos, Next, Result as VerbsResult, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result as VerbsResult, WaitSet};
 use rustix::event::{Timespec, epoll};
 use rustix::net::{RecvFlags, recv, sockopt};
 
+use crate::backoff_sleep::BackoffSleep;
 use crate::config::StreamConfig;
 use crate::error::{Broken, StreamError};
-use crate::lent::Lent;
-use crate::nap::Nap;
-use crate::space::Space;
+use crate::receive_buffer::ReceiveBuffer;
 use crate::stream::Counters;
+use crate::write_buffer::WriteBuffer;
 
 /// The methods are documented at [`crate::Stream`].
 pub(crate) struct TcpEnd {
@@ -36,10 +36,10 @@ pub(crate) struct TcpEnd {
     composed: Vec<u8>,
     unsent: Range<usize>,
     /// Bytes received but not yet read by the application.
-    lent: Lent,
+    receive_buffer: ReceiveBuffer,
     lent_bytes_max: usize,
     is_finished: bool,
-    has_said_end: bool,
+    end_sent: bool,
     /// `true` once all bytes and the end are known to have arrived.
     is_delivered: bool,
     /// `true` once the peer's end has been received.
@@ -50,17 +50,17 @@ pub(crate) struct TcpEnd {
     written: u64,
     read: u64,
     stalls: u64,
-    nap: Nap,
+    backoff: BackoffSleep,
 }
 
 /// Length of the composition buffer in bytes.
 const COMPOSED_BYTES: usize = 64 << 10;
 /// Number of bytes that [`TcpEnd::fill`] requests from the kernel at once.
-const LENT_AT_ONCE: usize = 64 << 10;
+const FILL_BYTES: usize = 64 << 10;
 /// Weight of a driver iteration in polls of memory: it is a system call.
-const LOOKS: u32 = 16;
+const POLL_WEIGHT: u32 = 16;
 /// Maximum interval between checks whether the peer's kernel has acknowledged all bytes.
-const NAP_MAX: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_millis(100);
 /// TCP keepalive: idle time before the first probe, number of probes, interval between probes.
 const KEEPALIVE: (Duration, u32, Duration) = (Duration::from_secs(30), 3, Duration::from_secs(10));
 /// TCP_USER_TIMEOUT: time after which unacknowledged bytes end the connection.
@@ -90,10 +90,10 @@ impl TcpEnd {
             can_write: true,
             unsent: 0..unsent.len(),
             composed: unsent,
-            lent: Lent::default(),
+            receive_buffer: ReceiveBuffer::default(),
             lent_bytes_max: config.lent_bytes_max,
             is_finished: false,
-            has_said_end: false,
+            end_sent: false,
             is_delivered: false,
             is_at_end: false,
             is_unread: false,
@@ -101,14 +101,14 @@ impl TcpEnd {
             written: 0,
             read: 0,
             stalls: 0,
-            nap: Nap::default(),
+            backoff: BackoffSleep::default(),
         })
     }
 
     /// Adds bytes that were received together with the last ones of the handshake.
     pub fn received(&mut self, bytes: &[u8]) {
         self.read += bytes.len() as u64;
-        self.lent.appended().extend_from_slice(bytes);
+        self.receive_buffer.appended().extend_from_slice(bytes);
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
@@ -128,7 +128,7 @@ impl TcpEnd {
     pub fn write_with(
         &mut self,
         most: usize,
-        compose: impl FnOnce(&mut Space<'_>),
+        compose: impl FnOnce(&mut WriteBuffer<'_>),
     ) -> Result<usize, StreamError> {
         self.check_writable()?;
         if !self.flush()? || !self.can_write {
@@ -138,9 +138,9 @@ impl TcpEnd {
             self.composed.resize(COMPOSED_BYTES, 0);
         }
         let room = most.min(self.composed.len());
-        let mut space = Space::in_private(&mut self.composed[..room]);
-        compose(&mut space);
-        let len_bytes = space.len_bytes;
+        let mut buffer = WriteBuffer::in_private(&mut self.composed[..room]);
+        compose(&mut buffer);
+        let len_bytes = buffer.len_bytes;
         self.unsent = 0..len_bytes;
         self.written += len_bytes as u64;
         self.flush()?;
@@ -194,7 +194,7 @@ impl TcpEnd {
                     if error.kind() == ErrorKind::BrokenPipe {
                         self.is_unread = true;
                     } else {
-                        self.break_off(lost(&error));
+                        self.mark_broken(lost(&error));
                     }
                     return Err(StreamError::BrokenPipe);
                 }
@@ -205,8 +205,8 @@ impl TcpEnd {
 
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, StreamError> {
         self.check_readable()?;
-        if !self.lent.rest().is_empty() {
-            return Ok(self.lent.take(out));
+        if !self.receive_buffer.rest().is_empty() {
+            return Ok(self.receive_buffer.take(out));
         }
         if out.is_empty() { Ok(0) } else { self.receive(|mut socket| socket.read(out)) }
     }
@@ -238,7 +238,7 @@ impl TcpEnd {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_read = false,
                 Err(error) => {
-                    self.break_off(lost(&error));
+                    self.mark_broken(lost(&error));
                     break;
                 }
             }
@@ -250,46 +250,46 @@ impl TcpEnd {
         self.check_readable()?;
         let max = self.lent_bytes_max;
         assert!(at_least <= max, "{at_least} bytes at once exceed the bound of {max}");
-        while self.lent.rest().len() < at_least.max(1) {
-            let mut lent = mem::take(&mut self.lent);
-            let bytes = lent.appended();
-            let more = LENT_AT_ONCE.max(at_least.saturating_sub(bytes.len())).min(max - bytes.len());
+        while self.receive_buffer.rest().len() < at_least.max(1) {
+            let mut receive_buffer = mem::take(&mut self.receive_buffer);
+            let bytes = receive_buffer.appended();
+            let more = FILL_BYTES.max(at_least.saturating_sub(bytes.len())).min(max - bytes.len());
             bytes.reserve_exact(more);
             let got = self.receive(|socket| {
                 let room = rustix::buffer::spare_capacity(bytes);
                 Ok(recv(socket, room, RecvFlags::empty())?.0)
             });
-            self.lent = lent;
+            self.receive_buffer = receive_buffer;
             if got? == 0 {
                 break;
             }
         }
-        Ok(self.lent.rest())
+        Ok(self.receive_buffer.rest())
     }
 
     pub fn consume(&mut self, len_bytes: usize) {
-        self.lent.consume(len_bytes);
+        self.receive_buffer.consume(len_bytes);
     }
 
     pub fn is_readable(&self) -> bool {
-        !self.lent.rest().is_empty() || self.has_news() || self.is_at_end || self.broken.is_some()
+        !self.receive_buffer.rest().is_empty() || self.has_work() || self.is_at_end || self.broken.is_some()
     }
 
-    pub const fn has_news(&self) -> bool {
+    pub const fn has_work(&self) -> bool {
         self.can_read
     }
 
     pub fn finish(&mut self) {
         self.is_finished = true;
-        self.say_end();
+        self.send_end();
     }
 
     /// Sends the remaining bytes, and the end after them.
-    fn say_end(&mut self) {
-        if !self.is_finished || self.has_said_end || !matches!(self.flush(), Ok(true)) {
+    fn send_end(&mut self) {
+        if !self.is_finished || self.end_sent || !matches!(self.flush(), Ok(true)) {
             return;
         }
-        self.has_said_end = true;
+        self.end_sent = true;
         if let Some(socket) = &self.socket {
             // From here on the kernel delivers the written bytes even if this process exits. Errors are ignored: the
             // connection was lost before.
@@ -300,8 +300,8 @@ impl TcpEnd {
 
     /// Returns whether delivery of all bytes and the end has just been detected. It must be polled because no event
     /// reports it.
-    fn look_for_delivery(&mut self) -> bool {
-        if !self.has_said_end || self.is_delivered {
+    fn poll_delivery(&mut self) -> bool {
+        if !self.end_sent || self.is_delivered {
             return false;
         }
         self.is_delivered = self.socket.as_ref().is_none_or(|socket| unacknowledged_bytes(socket) == 0);
@@ -309,19 +309,19 @@ impl TcpEnd {
     }
 
     pub fn ended(&mut self) -> Option<u64> {
-        self.look_for_delivery();
+        self.poll_delivery();
         self.is_delivered.then_some(self.written)
     }
 
     pub fn reset(&mut self) {
-        self.break_off(Broken::Reset);
+        self.mark_broken(Broken::Reset);
         if let Some(socket) = self.socket.take() {
             // Closing the socket with this option resets the connection.
             let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
         }
     }
 
-    fn break_off(&mut self, why: Broken) {
+    fn mark_broken(&mut self, why: Broken) {
         self.unsent = 0..0;
         self.broken.get_or_insert(why);
     }
@@ -335,7 +335,7 @@ impl TcpEnd {
     }
 
     pub fn totals(&self) -> (u64, u64) {
-        (self.written, self.read - self.lent.rest().len() as u64)
+        (self.written, self.read - self.receive_buffer.rest().len() as u64)
     }
 
     /// Consumes the events of the connection. Returns whether there were any.
@@ -348,32 +348,32 @@ impl TcpEnd {
         self.can_write |= is_lost || flags.contains(epoll::EventFlags::OUT);
         self.can_read |= is_lost || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP);
         // The peer will not acknowledge the rest any more.
-        if flags.contains(epoll::EventFlags::ERR) && self.has_said_end && !self.is_delivered {
-            self.break_off(Broken::HungUp);
+        if flags.contains(epoll::EventFlags::ERR) && self.end_sent && !self.is_delivered {
+            self.mark_broken(Broken::HungUp);
         }
         true
     }
 }
 
 impl Endpoint for TcpEnd {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = self.take_events();
         // Errors are reported by the next write.
         let _ = self.flush();
-        self.say_end();
-        let is_late = now >= self.nap.until;
-        any |= is_late && self.look_for_delivery();
+        self.send_end();
+        let is_late = now >= self.backoff.until;
+        any |= is_late && self.poll_delivery();
         if any {
-            self.nap = Nap::default();
-            return Next::Again;
+            self.backoff = BackoffSleep::default();
+            return Progress::Again;
         }
-        if self.has_said_end && !self.is_delivered && self.broken.is_none() {
+        if self.end_sent && !self.is_delivered && self.broken.is_none() {
             if is_late {
-                self.nap.begin(now, NAP_MAX);
+                self.backoff.begin(now, BACKOFF_MAX);
             }
-            return Next::Idle { until: Some(self.nap.until) };
+            return Progress::Idle { until: Some(self.backoff.until) };
         }
-        Next::IDLE
+        Progress::IDLE
     }
 
     fn arm(&mut self) -> VerbsResult<()> {
@@ -384,8 +384,8 @@ impl Endpoint for TcpEnd {
         set.insert(self.events.as_raw_fd());
     }
 
-    fn looks(&self) -> u32 {
-        LOOKS
+    fn poll_weight(&self) -> u32 {
+        POLL_WEIGHT
     }
 }
 

@@ -1,97 +1,97 @@
 //! State machines of both sides of the wake-up protocol, without memory or queue pairs.
 //!
 //! A plain WRITE does not wake a sleeping reader. An end that may sleep requests that its peer send every control word
-//! as a wake-up (a [`Wish`]). The peer acknowledges with the position from which on it does so (a [`Promise`]); the
-//! acknowledgement is a wake-up itself. Invariant: the end sleeps only when it has seen all bytes up to that position,
-//! because all later ones arrive with wake-ups. An end that polls requests the opposite, which needs no
+//! as a wake-up (a [`WakeRequest`]). The peer acknowledges with the position from which on it does so (a [`WakeAck`]);
+//! the acknowledgement is a wake-up itself. Invariant: the end sleeps only when it has seen all bytes up to that
+//! position, because all later ones arrive with wake-ups. An end that polls requests the opposite, which needs no
 //! acknowledgement. Streams begin with wake-ups enabled and acknowledged from position 0.
 
-use crate::words::{Promise, Wish};
+use crate::words::{WakeAck, WakeRequest};
 
 /// Receiving side: whether the peer sends wake-ups to this end.
 #[derive(Debug)]
-pub(crate) struct Woken {
-    wish: Wish,
+pub(crate) struct WakeReceiver {
+    wake_request: WakeRequest,
     /// Position from which on the peer sends wake-ups; `None` until it is acknowledged.
     from: Option<u64>,
     is_due: bool,
     /// Number of wake-ups consumed since the application last wanted to sleep.
-    in_vain: u32,
+    spurious_wakes: u32,
     may_poll: bool,
 }
 
 /// Number of consecutive wake-ups received while the application polls, after which the end requests that they stop.
-const IN_VAIN_MAX: u32 = 64;
+const SPURIOUS_WAKES_MAX: u32 = 64;
 
-impl Woken {
+impl WakeReceiver {
     pub fn new(may_poll: bool) -> Self {
-        Self { wish: Wish::FIRST, from: Some(0), is_due: false, in_vain: 0, may_poll }
+        Self { wake_request: WakeRequest::FIRST, from: Some(0), is_due: false, spurious_wakes: 0, may_poll }
     }
 
     /// Returns whether the current request is for wake-ups.
     #[inline]
-    pub const fn is_asked_for(&self) -> bool {
-        self.wish.is_woken
+    pub const fn requests_wakes(&self) -> bool {
+        self.wake_request.is_woken
     }
 
     /// Returns whether every byte after `seen` is certain to arrive with a wake-up.
     #[inline]
     pub fn may_sleep(&self, seen: u64) -> bool {
-        self.wish.is_woken && self.from.is_some_and(|from| seen >= from)
+        self.wake_request.is_woken && self.from.is_some_and(|from| seen >= from)
     }
 
     /// Called when the application wants to sleep: requests wake-ups if they are off.
-    pub fn wants_sleep(&mut self) {
-        self.in_vain = 0;
-        if !self.wish.is_woken {
-            self.ask(true);
+    pub fn on_wants_sleep(&mut self) {
+        self.spurious_wakes = 0;
+        if !self.wake_request.is_woken {
+            self.request(true);
         }
     }
 
     /// Called when the application sleeps and a poller polls for it: requests that the unneeded wake-ups stop.
-    pub fn is_covered(&mut self) {
-        if self.wish.is_woken && self.from.is_some() {
-            self.ask(false);
+    pub fn on_delegated(&mut self) {
+        if self.wake_request.is_woken && self.from.is_some() {
+            self.request(false);
         }
     }
 
     /// Records a wake-up that arrived while the application was polling.
-    pub fn woken_in_vain(&mut self) {
-        self.in_vain += 1;
-        if self.in_vain >= IN_VAIN_MAX && self.may_poll && self.from.is_some() {
-            self.in_vain = 0;
-            self.ask(false);
+    pub fn on_spurious_wake(&mut self) {
+        self.spurious_wakes += 1;
+        if self.spurious_wakes >= SPURIOUS_WAKES_MAX && self.may_poll && self.from.is_some() {
+            self.spurious_wakes = 0;
+            self.request(false);
         }
     }
 
-    fn ask(&mut self, is_woken: bool) {
-        self.wish = self.wish.next(is_woken);
+    fn request(&mut self, is_woken: bool) {
+        self.wake_request = self.wake_request.next(is_woken);
         self.from = None;
         self.is_due = true;
     }
 
     /// Returns the wake request, if it must be sent.
-    pub fn due(&self) -> Option<Wish> {
-        self.is_due.then_some(self.wish)
+    pub fn due(&self) -> Option<WakeRequest> {
+        self.is_due.then_some(self.wake_request)
     }
 
     /// Records that the request was sent.
-    pub fn said(&mut self) {
+    pub fn on_sent(&mut self) {
         self.is_due = false;
     }
 
     /// Handles an acknowledgement. One for an earlier request is ignored.
-    pub fn promised(&mut self, promise: Promise) {
-        if self.wish.is_woken && promise.number == self.wish.number && self.from.is_none() {
-            self.from = Some(promise.from);
+    pub fn on_ack(&mut self, ack: WakeAck) {
+        if self.wake_request.is_woken && ack.number == self.wake_request.number && self.from.is_none() {
+            self.from = Some(ack.from);
         }
     }
 }
 
 /// Sending side: whether this end sends wake-ups to the peer.
 #[derive(Debug)]
-pub(crate) struct Waker {
-    heard: Wish,
+pub(crate) struct WakeSender {
+    peer_request: WakeRequest,
     is_due: bool,
     /// Number of wake-ups sent, and the part of it that the peer is known to have consumed.
     pub sent: u64,
@@ -106,17 +106,17 @@ pub(crate) const RECEIVES: u32 = 64;
 /// before the peer has reacted.
 const FOR_BYTES: u64 = RECEIVES as u64 / 2;
 /// Number of wake-ups consumed before their count is sent to the peer.
-pub(crate) const TOLD_AT_ONCE: u64 = RECEIVES as u64 / 4;
+pub(crate) const WAKES_PER_CREDIT: u64 = RECEIVES as u64 / 4;
 
-impl Waker {
+impl WakeSender {
     pub fn new(always: bool) -> Self {
-        Self { heard: Wish::FIRST, is_due: false, sent: 0, taken: 0, always }
+        Self { peer_request: WakeRequest::FIRST, is_due: false, sent: 0, taken: 0, always }
     }
 
     /// Returns whether control words must be sent as wake-ups.
     #[inline]
     pub const fn wakes(&self) -> bool {
-        self.heard.is_woken || self.always
+        self.peer_request.is_woken || self.always
     }
 
     /// Returns whether bytes may be sent: not if they are wake-ups and the peer has not consumed enough of the earlier
@@ -128,47 +128,47 @@ impl Waker {
 
     /// Handles the peer's wake request. It takes effect with the next control word.
     #[inline]
-    pub fn hear(&mut self, wish: Wish) {
-        if wish != self.heard {
-            self.heard = wish;
-            self.is_due = wish.is_woken;
+    pub fn on_request(&mut self, request: WakeRequest) {
+        if request != self.peer_request {
+            self.peer_request = request;
+            self.is_due = request.is_woken;
         }
     }
 
     /// Returns the acknowledgement, if one is due, of an end that has written up to `written`.
     #[inline]
-    pub const fn due(&self, written: u64) -> Option<Promise> {
-        if self.is_due { Some(Promise { number: self.heard.number, from: written }) } else { None }
+    pub const fn due(&self, written: u64) -> Option<WakeAck> {
+        if self.is_due { Some(WakeAck { number: self.peer_request.number, from: written }) } else { None }
     }
 
     /// Records that the acknowledgement was sent.
-    pub fn said(&mut self) {
+    pub fn on_sent(&mut self) {
         self.is_due = false;
     }
 }
 
 #[cfg(test)]
-impl Woken {
+impl WakeReceiver {
     /// Creates the state of an end that polls: its request for no wake-ups has been sent.
-    pub fn that_polls() -> Self {
-        let mut woken = Self::new(true);
-        woken.ask(false);
-        woken.said();
-        woken
+    pub fn polling() -> Self {
+        let mut receiver = Self::new(true);
+        receiver.request(false);
+        receiver.on_sent();
+        receiver
     }
 
-    pub fn wish(&self) -> Wish {
-        self.wish
+    pub fn wake_request(&self) -> WakeRequest {
+        self.wake_request
     }
 }
 
 #[cfg(test)]
-impl Waker {
-    /// Creates the state after receiving `wish`.
-    pub fn told(wish: Wish) -> Self {
-        let mut waker = Self::new(false);
-        waker.hear(wish);
-        waker
+impl WakeSender {
+    /// Creates the state after receiving `request`.
+    pub fn after_request(request: WakeRequest) -> Self {
+        let mut sender = Self::new(false);
+        sender.on_request(request);
+        sender
     }
 }
 
@@ -178,41 +178,41 @@ mod tests {
 
     #[test]
     fn prevents_sleep_before_the_announced_byte_is_seen() {
-        let (mut woken, mut waker) = (Woken::new(true), Waker::new(false));
-        assert!(woken.may_sleep(0) && waker.wakes());
-        for _ in 0..IN_VAIN_MAX {
-            woken.woken_in_vain();
+        let (mut receiver, mut sender) = (WakeReceiver::new(true), WakeSender::new(false));
+        assert!(receiver.may_sleep(0) && sender.wakes());
+        for _ in 0..SPURIOUS_WAKES_MAX {
+            receiver.on_spurious_wake();
         }
-        waker.hear(woken.due().unwrap());
-        woken.said();
-        assert!(!waker.wakes() && waker.due(5).is_none() && !woken.may_sleep(u64::MAX));
-        woken.wants_sleep();
-        assert!(!woken.may_sleep(u64::MAX), "not promised");
-        waker.hear(woken.due().unwrap());
-        woken.promised(Promise { number: 1, from: 0 });
-        assert!(!woken.may_sleep(u64::MAX), "an old promise");
-        let promise = waker.due(500).unwrap();
-        woken.promised(promise);
-        assert!(waker.wakes() && !woken.may_sleep(499) && woken.may_sleep(500));
+        sender.on_request(receiver.due().unwrap());
+        receiver.on_sent();
+        assert!(!sender.wakes() && sender.due(5).is_none() && !receiver.may_sleep(u64::MAX));
+        receiver.on_wants_sleep();
+        assert!(!receiver.may_sleep(u64::MAX), "not acknowledged");
+        sender.on_request(receiver.due().unwrap());
+        receiver.on_ack(WakeAck { number: 1, from: 0 });
+        assert!(!receiver.may_sleep(u64::MAX), "an old ack");
+        let ack = sender.due(500).unwrap();
+        receiver.on_ack(ack);
+        assert!(sender.wakes() && !receiver.may_sleep(499) && receiver.may_sleep(500));
     }
 
     #[test]
-    fn an_end_that_waits_on_its_descriptor_never_asks_for_silence() {
-        let mut woken = Woken::new(false);
-        (0..1_000).for_each(|_| woken.woken_in_vain());
-        assert!(woken.due().is_none() && woken.may_sleep(0));
+    fn never_stops_wake_ups_while_waiting_on_a_descriptor() {
+        let mut receiver = WakeReceiver::new(false);
+        (0..1_000).for_each(|_| receiver.on_spurious_wake());
+        assert!(receiver.due().is_none() && receiver.may_sleep(0));
     }
 
     #[test]
     fn bytes_leave_receives_for_words() {
-        let mut waker = Waker::new(true);
-        waker.sent = FOR_BYTES - 1;
-        assert!(waker.may_send());
-        waker.sent += 1;
-        assert!(!waker.may_send());
-        waker.taken = 1;
-        assert!(waker.may_send());
-        waker.hear(Wish::FIRST.next(false));
-        assert!(waker.wakes(), "where words are believed by their wake-ups alone, wishes change nothing");
+        let mut sender = WakeSender::new(true);
+        sender.sent = FOR_BYTES - 1;
+        assert!(sender.may_send());
+        sender.sent += 1;
+        assert!(!sender.may_send());
+        sender.taken = 1;
+        assert!(sender.may_send());
+        sender.on_request(WakeRequest::FIRST.next(false));
+        assert!(sender.wakes(), "where words are believed by their wake-ups alone, requests change nothing");
     }
 }

@@ -1,6 +1,7 @@
 //! A loom model of going to sleep: checks every interleaving, and every value that a load may return.
 //!
-//! Both sides are the real state machines ([`Woken`], [`Waker`]) in the order of the driver and of [`crate::Stream`]:
+//! Both sides are the real state machines ([`WakeReceiver`], [`WakeSender`]) in the order of the driver and of
+//! [`crate::Stream`]:
 //!
 //! 1. A driver iteration.
 //! 2. If it finds no work: consume old events, send the wake request, arm the completion queue, and run one more
@@ -15,8 +16,8 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use crate::waking::{Waker, Woken};
-use crate::words::{Promise, Wish};
+use crate::waking::{WakeReceiver, WakeSender};
+use crate::words::{WakeAck, WakeRequest};
 
 #[derive(Default)]
 struct CompletionQueue {
@@ -28,8 +29,8 @@ struct CompletionQueue {
 
 struct World {
     written: AtomicU64,
-    promise: AtomicU64,
-    wish: AtomicU64,
+    ack: AtomicU64,
+    wake_request: AtomicU64,
     cq: Mutex<CompletionQueue>,
     event: Condvar,
 }
@@ -43,20 +44,20 @@ enum Sleeps {
 }
 
 impl World {
-    fn new(wish: Wish) -> Self {
+    fn new(request: WakeRequest) -> Self {
         Self {
             written: AtomicU64::new(0),
-            promise: AtomicU64::new(0),
-            wish: AtomicU64::new(wish.encode()),
+            ack: AtomicU64::new(0),
+            wake_request: AtomicU64::new(request.encode()),
             cq: Mutex::default(),
             event: Condvar::new(),
         }
     }
 
     /// The writer WRITEs a word.
-    fn say(&self, waker: &Waker, word: &AtomicU64, value: u64, written: u64) {
+    fn write_word(&self, sender: &WakeSender, word: &AtomicU64, value: u64, written: u64) {
         word.store(value, Ordering::Release);
-        if waker.wakes() {
+        if sender.wakes() {
             let mut cq = self.cq.lock().unwrap();
             cq.wakes.push(written);
             if cq.is_armed {
@@ -67,55 +68,55 @@ impl World {
         }
     }
 
-    fn answer(&self, waker: &mut Waker, written: u64) {
-        waker.hear(Wish::decode(self.wish.load(Ordering::Acquire)).unwrap());
-        if let Some(promise) = waker.due(written) {
-            self.say(waker, &self.promise, promise.encode(), written);
-            waker.said();
+    fn acknowledge(&self, sender: &mut WakeSender, written: u64) {
+        sender.on_request(WakeRequest::decode(self.wake_request.load(Ordering::Acquire)).unwrap());
+        if let Some(ack) = sender.due(written) {
+            self.write_word(sender, &self.ack, ack.encode(), written);
+            sender.on_sent();
         }
     }
 
-    fn write(&self, mut waker: Waker, bytes: u64) {
+    fn write(&self, mut sender: WakeSender, bytes: u64) {
         for written in 1..=bytes {
-            self.answer(&mut waker, written - 1);
-            self.say(&waker, &self.written, written, written);
+            self.acknowledge(&mut sender, written - 1);
+            self.write_word(&sender, &self.written, written, written);
         }
         // The writer is not driven after this point: later notifications must have been sent by now.
     }
 
     /// A driver iteration of the reader. Returns whether it found work.
-    fn turn(&self, woken: &mut Woken, seen: &mut u64) -> bool {
+    fn turn(&self, receiver: &mut WakeReceiver, seen: &mut u64) -> bool {
         let wakes = std::mem::take(&mut self.cq.lock().unwrap().wakes);
         let mut any = !wakes.is_empty();
         for written in wakes.into_iter().chain([self.written.load(Ordering::Acquire)]) {
             any |= written > *seen;
             *seen = written.max(*seen);
         }
-        let promise = self.promise.load(Ordering::Acquire);
-        if promise != 0 {
-            woken.promised(Promise::decode(promise, *seen));
+        let ack = self.ack.load(Ordering::Acquire);
+        if ack != 0 {
+            receiver.on_ack(WakeAck::decode(ack, *seen));
         }
         any
     }
 
-    fn read(&self, mut woken: Woken, bytes: u64, sleeps: Sleeps) {
+    fn read(&self, mut receiver: WakeReceiver, bytes: u64, sleeps: Sleeps) {
         let mut seen = 0;
         while seen < bytes {
-            if self.turn(&mut woken, &mut seen) {
+            if self.turn(&mut receiver, &mut seen) {
                 continue;
             }
             self.cq.lock().unwrap().has_event = false;
-            woken.wants_sleep();
-            if let Some(wish) = woken.due() {
-                self.wish.store(wish.encode(), Ordering::Release);
-                woken.said();
+            receiver.on_wants_sleep();
+            if let Some(request) = receiver.due() {
+                self.wake_request.store(request.encode(), Ordering::Release);
+                receiver.on_sent();
             }
             self.cq.lock().unwrap().is_armed = true;
-            if self.turn(&mut woken, &mut seen) {
+            if self.turn(&mut receiver, &mut seen) {
                 continue;
             }
             let may_sleep = match sleeps {
-                Sleeps::WhenItMay => woken.may_sleep(seen),
+                Sleeps::WhenItMay => receiver.may_sleep(seen),
                 Sleeps::WithoutPromise => true,
             };
             if !may_sleep {
@@ -136,25 +137,26 @@ fn check(bytes: u64, sleeps: Sleeps) {
     // A higher bound in release builds, in which it takes no more time.
     model.preemption_bound = Some(if cfg!(debug_assertions) { 2 } else { 3 });
     model.check(move || {
-        let (woken, waker) = (Woken::that_polls(), Waker::told(Woken::that_polls().wish()));
-        let world = Arc::new(World::new(woken.wish()));
+        let (receiver, sender) =
+            (WakeReceiver::polling(), WakeSender::after_request(WakeReceiver::polling().wake_request()));
+        let world = Arc::new(World::new(receiver.wake_request()));
         let writer = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.write(waker, bytes))
+            thread::spawn(move || world.write(sender, bytes))
         };
-        world.read(woken, bytes, sleeps);
+        world.read(receiver, bytes, sleeps);
         writer.join().unwrap();
     });
 }
 
 #[test]
-fn no_byte_is_slept_through() {
+fn loses_no_wake_up_for_a_byte() {
     check(2, Sleeps::WhenItMay);
 }
 
 /// Checks that the model detects a lost wake-up.
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_reader_without_a_promise_sleeps_through_a_byte() {
+fn detects_a_reader_that_sleeps_without_acknowledgement() {
     check(2, Sleeps::WithoutPromise);
 }

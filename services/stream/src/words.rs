@@ -12,13 +12,13 @@ pub(crate) const WRITTEN: usize = 0;
 pub(crate) const CONSUMED: usize = 64;
 /// Number of our wake-ups that the peer has consumed.
 pub(crate) const WAKES_TAKEN: usize = 72;
-/// The peer's wake request: a [`Wish`].
-pub(crate) const WISH: usize = 80;
-/// The peer's acknowledgement of our wake request: a [`Promise`].
-pub(crate) const PROMISE: usize = 88;
+/// The peer's wake request: a [`WakeRequest`].
+pub(crate) const WAKE_REQUEST: usize = 80;
+/// The peer's acknowledgement of our wake request: a [`WakeAck`].
+pub(crate) const WAKE_ACK: usize = 88;
 /// One more than the length of the peer's whole stream, when it is known; else 0.
 pub(crate) const END: usize = 96;
-/// Position from which on the peer writes into the ring that we offered last: a [`Promise`].
+/// Position from which on the peer writes into the ring that we offered last: a [`WakeAck`].
 pub(crate) const TURN: usize = 104;
 /// A ring that the peer offers. It may be read only after the wake-up that was posted with it.
 pub(crate) const OFFER: usize = 128;
@@ -28,14 +28,14 @@ pub(crate) const WORDS_BYTES: usize = 192;
 /// A wake request: whether an end requests wake-ups. It is numbered so that its acknowledgement can be distinguished
 /// from earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct WakeRequest {
     /// Its number; never 0.
     pub number: u16,
     /// `true` if every control word must be sent with a wake-up.
     pub is_woken: bool,
 }
 
-impl Wish {
+impl WakeRequest {
     pub const FIRST: Self = Self { number: 1, is_woken: true };
 
     pub const fn encode(self) -> u64 {
@@ -57,7 +57,7 @@ impl Wish {
 /// The acknowledgement of a wake request: every control word sent after the byte `from` is a wake-up. [`TURN`] uses
 /// the same encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Promise {
+pub(crate) struct WakeAck {
     /// Number of the wake request (of the offer in [`TURN`]).
     pub number: u16,
     /// Position in the stream of the sender of this acknowledgement.
@@ -66,7 +66,7 @@ pub(crate) struct Promise {
 
 const POSITION_BITS: u32 = 48;
 
-impl Promise {
+impl WakeAck {
     pub const fn encode(self) -> u64 {
         (self.number as u64) << POSITION_BITS | self.from & ((1 << POSITION_BITS) - 1)
     }
@@ -97,15 +97,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_and_promises_travel() {
-        for wish in [Wish::FIRST, Wish::FIRST.next(false), Wish { number: u16::MAX, is_woken: true }] {
-            assert_eq!(Wish::decode(wish.encode()), Some(wish));
-            assert_ne!(wish.next(true).number, 0);
+    fn encodes_wake_requests_and_acknowledgements() {
+        for request in [
+            WakeRequest::FIRST,
+            WakeRequest::FIRST.next(false),
+            WakeRequest { number: u16::MAX, is_woken: true },
+        ] {
+            assert_eq!(WakeRequest::decode(request.encode()), Some(request));
+            assert_ne!(request.next(true).number, 0);
         }
-        assert_eq!(Wish::decode(0), None);
+        assert_eq!(WakeRequest::decode(0), None);
         for from in [0, 77, (1 << 48) - 1, 1 << 48, (3 << 48) + 5] {
-            let promise = Promise { number: 40_000, from };
-            assert_eq!(Promise::decode(promise.encode(), from.saturating_sub(4_000_000)), promise);
+            let ack = WakeAck { number: 40_000, from };
+            assert_eq!(WakeAck::decode(ack.encode(), from.saturating_sub(4_000_000)), ack);
             assert_eq!(written_of(imm_of(from), from.saturating_sub(4_000_000)), from);
         }
     }

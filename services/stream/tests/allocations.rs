@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use counting::allocations;
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_stream::{StreamListener, StreamOptions, StreamPath, StreamSocket};
 use hosts::{End, SERVER, end_of, listens};
 use support::nic;
@@ -28,7 +28,7 @@ const SIZES_BYTES: [usize; 2] = [64, 30_000];
 
 /// Both wait strategies of a serving thread: polling, and sleeping until an event.
 fn waits() -> [StreamOptions; 2] {
-    [Waiting::Busy, Waiting::EventBatch]
+    [WaitStrategy::Busy, WaitStrategy::EventBatch]
         .map(|waiting| StreamOptions::default().waiting(waiting).connect_timeout(PATIENCE))
 }
 

@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
 use farcall_drive::Pollers;
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_stream::{
     OpenError, StreamConfig, StreamListener, StreamOptions, StreamPath, StreamSet, StreamSocket,
 };
@@ -37,11 +37,11 @@ fn connect(options: StreamOptions) -> StreamSocket {
 
 fn waits() -> Vec<StreamOptions> {
     let options = StreamOptions::default;
-    let bpev = options().waiting(Waiting::Bpev { bp_timeout_us: None });
+    let bpev = options().waiting(WaitStrategy::Bpev { bp_timeout_us: None });
     vec![
         options(),
-        options().waiting(Waiting::Busy),
-        options().waiting(Waiting::EventBatch),
+        options().waiting(WaitStrategy::Busy),
+        options().waiting(WaitStrategy::EventBatch),
         options().pollable(),
         bpev.pollers(Pollers::start(1).unwrap()),
     ]
@@ -49,9 +49,9 @@ fn waits() -> Vec<StreamOptions> {
 
 /// Tests half-close of both directions and the repeated end after all bytes, with every wait strategy.
 #[test]
-fn between_hosts_both_directions_end_by_themselves_and_whole() {
+fn ends_each_direction_separately_between_hosts() {
     let sent = bytes_at(0, 3_000_000);
-    match end_of("between_hosts_both_directions_end_by_themselves_and_whole", &[]) {
+    match end_of("ends_each_direction_separately_between_hosts", &[]) {
         None => {}
         Some(End::Server) => {
             let mut listener = listen(StreamOptions::default());
@@ -86,7 +86,7 @@ fn between_hosts_both_directions_end_by_themselves_and_whole() {
                     block.label
                 );
                 let counter = |name| block.counters.iter().find(|(counter, _)| counter == name).unwrap().1;
-                assert_eq!(counter("why"), farcall_stats::Why::NothingReaches as u64);
+                assert_eq!(counter("why"), farcall_stats::PathReason::NothingReaches as u64);
                 assert_eq!((counter("sent_bytes"), counter("received_bytes")), (3_000_000, 9));
             }
         }
@@ -271,7 +271,7 @@ fn between_hosts_a_set_waits_for_many_streams() {
         None => {}
         Some(End::Server) => {
             let mut listener = listen(StreamOptions::default().pollable());
-            let mut set = StreamSet::new(Waiting::EventBatch).unwrap();
+            let mut set = StreamSet::new(WaitStrategy::EventBatch).unwrap();
             for _ in 0..STREAMS {
                 set.insert(accept(&mut listener)).unwrap();
             }
@@ -315,21 +315,21 @@ fn refuse_until_done() {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(listener.asked().over_tcp, 0);
+    assert_eq!(listener.accept_counts().over_tcp, 0);
 }
 
 /// A path that the environment forbids is refused with a message; there is no silent fallback.
 #[test]
 fn rejects_a_stream_between_hosts_forbidden_by_environment() {
     let name = "rejects_a_stream_between_hosts_forbidden_by_environment";
-    match end_of(name, &[("FARCALL_WAY", "host")]) {
+    match end_of(name, &[("FARCALL_TRANSPORT", "shared-memory")]) {
         None => {}
         Some(End::Server) => refuse_until_done(),
         Some(End::Client) => {
             let options = StreamOptions::default().connect_timeout(LONG);
             let refused = StreamSocket::connect(&nic(), SERVER, options).map(drop).unwrap_err();
             assert!(matches!(refused, OpenError::Refused(_)), "{refused}");
-            assert!(refused.to_string().contains("FARCALL_WAY=host"), "{refused}");
+            assert!(refused.to_string().contains("FARCALL_TRANSPORT=shared-memory"), "{refused}");
             std::fs::write("/run/done", []).unwrap();
         }
     }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use farcall_drive::Pollers;
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_stream::{StreamListener, StreamOptions, StreamSet, StreamSocket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -74,7 +74,7 @@ fn uses_no_processor_time_for_a_thousand_idle_streams() {
     let mut listener = StreamListener::bind(&nic, "127.0.0.1:0", options.clone()).unwrap();
     let address = listener.address().unwrap();
     let [mut servers, mut clients] =
-        [(); 2].map(|()| StreamSet::new(Waiting::Bpev { bp_timeout_us: None }).unwrap());
+        [(); 2].map(|()| StreamSet::new(WaitStrategy::Bpev { bp_timeout_us: None }).unwrap());
     thread::scope(|scope| {
         let connecting = scope.spawn(|| {
             for _ in 0..STREAMS {

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_stream::{StreamListener, StreamOptions, StreamSet, StreamSocket};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 use support::nic;
@@ -48,7 +48,7 @@ fn child_entry() {
     let options = StreamOptions::default().pollable().connect_timeout(LOST);
     let mut listener = StreamListener::bind(&nic(), "127.0.0.1:0", options).unwrap();
     println!("say <{}>", listener.address().unwrap());
-    let mut set = StreamSet::new(Waiting::EventBatch).unwrap();
+    let mut set = StreamSet::new(WaitStrategy::EventBatch).unwrap();
     for _ in 0..streams.parse().unwrap() {
         set.insert(listener.accept().unwrap()).unwrap();
     }
@@ -151,7 +151,7 @@ fn ten_thousand_idle_streams_take_a_server_less_than_a_gigabyte() {
     let memory_max = MEMORY_BYTES_MAX / STREAMS as u64 * streams as u64;
     let (mut server, address) = Server::start(streams);
     let nic = nic();
-    let options = StreamOptions::default().waiting(Waiting::EventBatch).connect_timeout(LOST);
+    let options = StreamOptions::default().waiting(WaitStrategy::EventBatch).connect_timeout(LOST);
     let connect = |_| StreamSocket::connect(&nic, &address, options.clone()).unwrap();
     let mut sockets: Vec<_> = (0..streams).map(connect).collect();
     sockets.iter_mut().for_each(|socket| ask(socket, &[ASK]));

@@ -7,20 +7,20 @@ use std::thread;
 use std::time::Duration;
 
 use farcall_drive::Pollers;
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_stream::{StreamError, StreamListener, StreamOptions, StreamSet, StreamSocket};
 use support::nic;
 
 const STREAMS: usize = 12;
 
 /// Wait strategies, and the socket options for them.
-fn ways() -> Vec<(Waiting, StreamOptions)> {
+fn ways() -> Vec<(WaitStrategy, StreamOptions)> {
     let pollable = || StreamOptions::default().pollable();
     let pollers = Pollers::start(2).unwrap();
-    let bpev = |bp_timeout_us| Waiting::Bpev { bp_timeout_us };
+    let bpev = |bp_timeout_us| WaitStrategy::Bpev { bp_timeout_us };
     vec![
-        (Waiting::Busy, StreamOptions::default().waiting(Waiting::Busy)),
-        (Waiting::EventBatch, pollable()),
+        (WaitStrategy::Busy, StreamOptions::default().waiting(WaitStrategy::Busy)),
+        (WaitStrategy::EventBatch, pollable()),
         (bpev(None), pollable()),
         (bpev(None), pollable().pollers(pollers.clone())),
         (bpev(Some(0)), pollable().pollers(pollers)),
@@ -67,7 +67,7 @@ fn every_stream_of_a_set_is_answered_until_it_ends() {
         let server = thread::spawn(move || echo(&mut listener, StreamSet::new(waiting).unwrap()));
         let clients: Vec<_> = (0..STREAMS as u64)
             .map(|client| {
-                let options = StreamOptions::default().waiting(Waiting::EventBatch);
+                let options = StreamOptions::default().waiting(WaitStrategy::EventBatch);
                 let mut socket = StreamSocket::connect(&nic(), address, options).unwrap();
                 thread::spawn(move || {
                     for round in 0..100 {
@@ -114,7 +114,7 @@ fn a_set_that_sleeps_takes_no_socket_without_a_descriptor() {
     let client =
         thread::spawn(move || StreamSocket::connect(&nic(), address, StreamOptions::default()).unwrap());
     let socket = listener.accept().unwrap();
-    let mut set = StreamSet::new(Waiting::EventBatch).unwrap();
+    let mut set = StreamSet::new(WaitStrategy::EventBatch).unwrap();
     assert_eq!(set.insert(socket).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(set.is_empty());
     drop(client.join().unwrap());

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use farcall_drive::Pollers;
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_stream::{StreamConfig, StreamListener, StreamOptions, StreamSocket};
 use rustix::event::epoll;
 use support::{bytes_at, nic};
@@ -40,21 +40,21 @@ fn rounds(name: &str, usual: u64) -> u64 {
 fn waits() -> Vec<StreamOptions> {
     let options = StreamOptions::default;
     let pollers = Pollers::start(1).unwrap();
-    let bpev = |bp_timeout_us| options().waiting(Waiting::Bpev { bp_timeout_us });
+    let bpev = |bp_timeout_us| options().waiting(WaitStrategy::Bpev { bp_timeout_us });
     vec![
         bpev(None),
         bpev(None).pollers(pollers.clone()),
         bpev(Some(0)).pollers(pollers.clone()),
         options().pollable().pollers(pollers),
         options(),
-        options().waiting(Waiting::EventBatch),
-        options().waiting(Waiting::Adaptive { max_retry: 3 }),
+        options().waiting(WaitStrategy::EventBatch),
+        options().waiting(WaitStrategy::Adaptive { max_retry: 3 }),
         options().pollable(),
     ]
 }
 
 #[test]
-fn both_directions_end_by_themselves_and_whole() {
+fn ends_each_direction_separately_and_completely() {
     for options in waits() {
         let sent = bytes_at(0, 3_000_000);
         let expected = sent.clone();
@@ -170,7 +170,7 @@ fn accepts_clients_despite_silent_and_invalid_ones() {
     drop(socket);
     assert_eq!(client.join().unwrap(), 0);
     // 302 clients connected, of which 256 handshakes may be in progress.
-    let asked = listener.asked();
+    let asked = listener.accept_counts();
     assert_eq!((asked.through_rings, asked.over_tcp, asked.late), (1, 0, 0));
     assert!(asked.displaced >= 44 && asked.displaced + asked.refused <= 301, "{asked:?}");
     // The statistics have the same counts, in the block of one of this process's listeners.

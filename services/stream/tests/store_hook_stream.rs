@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_softnic::arm_store_hook;
 use farcall_stream::{StreamConfig, StreamListener, StreamOptions, StreamSocket};
 use rustix::process::{
@@ -46,7 +46,8 @@ impl Run {
 
     fn options(self) -> StreamOptions {
         let config = StreamConfig::default().ring_bytes(4 << 10).ring_bytes_max(64 << 10);
-        let waiting = if self.nth & 2 == 0 { Waiting::EventBatch } else { StreamOptions::default().waiting };
+        let waiting =
+            if self.nth & 2 == 0 { WaitStrategy::EventBatch } else { StreamOptions::default().waiting };
         StreamOptions::default().config(config).waiting(waiting).connect_timeout(LOST).linger(LOST)
     }
 }

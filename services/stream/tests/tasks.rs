@@ -90,7 +90,7 @@ fn between_hosts_bytes_go_both_ways_at_once() {
                     AsyncStreamListener::bind(&nic(), hosts::SERVER, StreamOptions::default()).unwrap();
                 hosts::listens();
                 let stream = listener.accept().await.unwrap();
-                assert_eq!(listener.asked().over_tcp, 1);
+                assert_eq!(listener.accept_counts().over_tcp, 1);
                 let (mut reader, mut writer) = tokio::io::split(stream);
                 tokio::io::copy(&mut reader, &mut writer).await.unwrap();
                 writer.shutdown().await.unwrap();

@@ -78,7 +78,7 @@ fn each_direction_ends_by_itself_and_after_all_bytes() {
 }
 
 #[test]
-fn bytes_are_lent_in_one_piece_however_they_came() {
+fn lends_contiguous_bytes_for_any_arrival() {
     let mut ends = pair_of([StreamConfig::default().ring_bytes(4 << 10); 2]);
     let all = bytes_at(0, 50_000);
     let (mut written, mut read) = (0, 0);
@@ -152,7 +152,7 @@ fn reports_a_reset_after_received_bytes_if_a_peer_hangs_up() {
     let mut ends = pair();
     carry(&mut ends, 0, b"x", 1);
     step_until(&mut ends, |ends| ends[1].write(b"arrived").is_ok());
-    step_until(&mut ends, |ends| ends[0].has_news());
+    step_until(&mut ends, |ends| ends[0].has_work());
     ends[0].hung_up();
     assert_eq!(ends[0].write(b"x"), Err(StreamError::BrokenPipe));
     assert_eq!(read_some(&mut ends, 0), Ok(b"arrived".to_vec()));
@@ -221,7 +221,7 @@ fn an_empty_stream_has_an_end_and_nothing_else() {
 }
 
 #[test]
-fn an_end_that_only_writes_wakes_a_peer_that_asked_for_it() {
+fn wakes_a_requesting_peer_while_only_writing() {
     let write: fn(&mut Stream) -> usize = |end| end.write(b"a message").unwrap();
     let compose: fn(&mut Stream) -> usize =
         |end| end.write_with(9, |space| assert_eq!(space.put(b"a message"), 9)).unwrap();

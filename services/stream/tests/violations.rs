@@ -7,11 +7,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use farcall_link::bootstrap::{Acceptor, Initiator, RefusalKind, StreamAnswer, StreamEnd, VersionRange};
-use farcall_link::{Connection, PairConfig, Piece, Region, RegionId, Remote, SplitMix64, Transport};
+use farcall_link::bootstrap::{Acceptor, Initiator, RefusalKind, StreamEnd, StreamReply, VersionRange};
+use farcall_link::{Connection, LocalSlice, QpSizes, Region, RegionId, Remote, SplitMix64, Transport};
 use farcall_stream::{
-    Broken, OpenError, Opening, Stream, StreamConfig, StreamError, StreamListener, StreamOptions,
-    StreamSocket,
+    Broken, OpenError, Stream, StreamConfig, StreamError, StreamListener, StreamOptions, StreamSocket,
+    UnconnectedStream,
 };
 use farcall_verbs::{Access, CqInitAttr, Endpoint, Gid, Nanos, RawCq, Wc};
 use support::nic;
@@ -31,7 +31,7 @@ struct Peer {
 fn peer() -> (Peer, Stream) {
     let nic = nic();
     let cq = nic.context.create_cq(&CqInitAttr { cqe: 512, channel: None }).unwrap();
-    let config = PairConfig {
+    let config = QpSizes {
         send_depth: 64,
         recv_depth: 64,
         sges_max: 1,
@@ -71,7 +71,7 @@ impl Peer {
         }
         let at = 8 * (word % 64);
         self.local.store_release(at, value);
-        let from = Piece { region: RegionId::FIRST, offset: at, len_bytes: 8 };
+        let from = LocalSlice { region: RegionId::FIRST, offset: at, len_bytes: 8 };
         let to = Remote { grant: &self.theirs.words, offset: word };
         let _ = match imm {
             Some(imm) => self.connection.write_imm(from, to, imm),
@@ -119,9 +119,9 @@ fn breaks_or_continues_a_stream_for_arbitrary_peer_writes() {
 }
 
 #[test]
-fn an_end_that_cannot_be_is_refused_in_words() {
+fn refuses_an_invalid_end_with_a_reason() {
     let nic = nic();
-    let good = Opening::new(&nic, StreamConfig::default()).unwrap().end();
+    let good = UnconnectedStream::new(&nic, StreamConfig::default()).unwrap().end();
     let with = |change: fn(&mut StreamEnd)| {
         let mut end = good.clone();
         change(&mut end);
@@ -144,9 +144,11 @@ fn rejects_a_tcp_fallback_between_addresses_of_one_host() {
     let mut listener = StreamListener::bind(&nic, "127.0.0.1:0", StreamOptions::default()).unwrap();
     let address = listener.address().unwrap();
     listener.set_nonblocking(true);
-    let (opening, mut client) =
-        (Opening::new(&nic, StreamConfig::default()).unwrap(), Initiator::new(VersionRange::CURRENT));
-    let mut ours = opening.end();
+    let (unconnected, mut client) = (
+        UnconnectedStream::new(&nic, StreamConfig::default()).unwrap(),
+        Initiator::new(VersionRange::CURRENT),
+    );
+    let mut ours = unconnected.end();
     for (provider, gid) in [(nic.provider, [192, 0, 2, 7]), ("ibv", [192, 0, 2, 7]), ("ibv", [127, 0, 0, 1])]
     {
         ours.provider = provider.into();
@@ -163,7 +165,7 @@ fn rejects_a_tcp_fallback_between_addresses_of_one_host() {
             }
         };
         let answer = client.feed_stream_opened(&bytes[..got]);
-        assert!(!matches!(answer, Ok((_, None | Some(StreamAnswer::OverChannel)))), "{answer:?}");
+        assert!(!matches!(answer, Ok((_, None | Some(StreamReply::OverChannel)))), "{answer:?}");
     }
 
     // A server on this host that impersonates another one.

@@ -14,12 +14,12 @@ use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 
 /// Interval between two checks for signals and for the end of a suite.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Number of checks whether an agent exits whose suite may have ended, and pause between them.
-const ENDING_LOOKS: u32 = 100;
-const ENDING_PAUSE: Duration = Duration::from_millis(10);
+const EXIT_CHECKS: u32 = 100;
+const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Pause after a failed `accept`.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs an agent for each suite, one at a time, until a stop is requested. `agent` creates the command of an agent.
 ///
@@ -33,7 +33,7 @@ pub fn listen(
     let stop = StopFlag::install()?;
     let failed = |error: io::Error| {
         let failure = Failure::because("cannot listen for suites", &error).at(address);
-        failure.remedy("choose another address with --listen, or stop what uses this one")
+        failure.remedy("choose another address with --listen, or stop the process that uses this one")
     };
     let listener = TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
@@ -42,14 +42,14 @@ pub fn listen(
         "other end on {address} (pid {pid}); at the other host: farcall conform --connect HOST:{}",
         address.port()
     );
-    console.say_line(&text, &json!({ "listening": address, "pid": pid }))?;
+    console.print_line(&text, &json!({ "listening": address, "pid": pid }))?;
     let mut running: Option<Running> = None;
     while !stop.is_raised() {
         // A signal ends the wait early.
-        let _ = poll(&mut [PollFd::new(&listener, PollFlags::IN)], Some(&LOOK));
+        let _ = poll(&mut [PollFd::new(&listener, PollFlags::IN)], Some(&CHECK_INTERVAL));
         match listener.accept() {
-            Ok((_, from)) if running.as_mut().is_some_and(Running::goes_on) => {
-                eprintln!("{from}: refused, a suite is running");
+            Ok((_, from)) if running.as_mut().is_some_and(Running::is_running) => {
+                eprintln!("{from}: refused, because a suite is running");
             }
             Ok((line, from)) => match agent().and_then(|agent| Running::start(line, agent)) {
                 Ok(started) => {
@@ -60,8 +60,8 @@ pub fn listen(
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                eprintln!("no connection: {error}");
-                std::thread::sleep(PAUSE);
+                eprintln!("cannot accept a connection: {error}");
+                std::thread::sleep(ACCEPT_PAUSE);
             }
         }
     }
@@ -80,9 +80,9 @@ impl Running {
     }
 
     /// Returns whether the agent is still running; waits briefly for one whose suite has ended.
-    fn goes_on(&mut self) -> bool {
-        (0..ENDING_LOOKS).all(|_| {
-            std::thread::sleep(ENDING_PAUSE);
+    fn is_running(&mut self) -> bool {
+        (0..EXIT_CHECKS).all(|_| {
+            std::thread::sleep(EXIT_CHECK_INTERVAL);
             matches!(self.0.try_wait(), Ok(None))
         })
     }

@@ -24,12 +24,12 @@ use crate::console::{Console, progress_bar};
 use crate::failure::{Exit, Failure};
 
 /// Timeout of a suite without a message to its other end.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PEER_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Run the conformance suite: each verb as the InfiniBand specification and the man pages say.
+/// Check the verbs of a device against the InfiniBand specification.
 ///
-/// Fails if a case fails that is no known deviation of the provider. What the device does not offer is reported as
-/// unsupported.
+/// Runs the conformance suite, whose cases follow the specification and the man pages. Fails if a case fails that is not
+/// a known deviation of the provider. Features that the device does not have are reported as unsupported.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall conform                               the software RNIC, in one process\n  \
@@ -42,55 +42,55 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub struct Conform {
     #[command(flatten)]
     nic: NicArgs,
-    /// Where the two ends live.
+    /// Placement of the two ends.
     #[arg(long, value_enum, default_value_t = Sides::Local)]
     sides: Sides,
-    /// Words that start the other end elsewhere, before this program's name: `--other-end 'ip netns exec B'` for
-    /// another network namespace. Standard input must reach it as the socket that it is.
+    /// Command that starts the other end, placed before the name of this program, such as `--other-end 'ip netns exec B'`
+    /// for another network namespace. It must pass on standard input, which is a socket.
     #[arg(long, value_name = "WORDS", conflicts_with = "sides")]
     other_end: Option<String>,
-    /// Be the other end for suites of other hosts, one at a time, until SIGINT. Of the other options only the
-    /// provider's count. Any host that reaches the address may use it: listen where you trust the network.
+    /// Run as the other end for suites of other hosts, one at a time, until SIGINT. Of the other options, only those of
+    /// the provider have an effect. There is no authentication: listen only on a network that you trust.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve, conflicts_with_all = ["sides", "other_end", "connect"])]
     listen: Option<SocketAddr>,
-    /// Have the other end where `farcall conform --listen` of the same release runs.
+    /// Use the other end at this address, where `farcall conform --listen` of the same release runs.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve, conflicts_with_all = ["sides", "other_end"])]
     connect: Option<SocketAddr>,
-    /// With `--sides users`: the number of the other user and its group.
+    /// With `--sides users`: user ID and group ID of the other end.
     #[arg(long, value_name = "UID", default_value_t = 65_534)]
     other_user: u32,
-    /// With `--sides simulated`: what everything random follows from.
+    /// With `--sides simulated`: seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only cases whose name matches; `*` stands for anything. May be given several times.
+    /// Run only cases whose name matches; `*` matches any text. May be given several times.
     #[arg(long = "filter", value_name = "PATTERN")]
     filters: Vec<String>,
-    /// How long anything may take before it is called lost, in milliseconds; what is a known deviation waits for a
-    /// tenth of it. By default 20 s on the software RNIC, 60 s on others.
+    /// Timeout of each wait in milliseconds; known deviations have a tenth of it [default: 20000 on the software RNIC,
+    /// 60000 on other devices].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=600_000))]
     deadline_ms: Option<u64>,
-    /// Name the cases with their sources and run none.
+    /// List the cases with their sources, and run none.
     #[arg(long)]
     list: bool,
-    /// Report every case, not only failures: on standard output, with --json on standard error.
+    /// Report every case, not only failures: on standard output, or on standard error with --json.
     #[arg(long, short)]
     verbose: bool,
-    /// Be the other end, on the socket that is standard input.
+    /// Run as the other end, on the socket that is standard input.
     #[arg(long, hide = true)]
     agent: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sides {
-    /// Both in one process.
+    /// One process.
     Local,
-    /// In two processes.
+    /// Two processes.
     Processes,
-    /// In two processes of different users (needs root, and a group configured for both).
+    /// Two processes of different users (requires root, and a group configured for both).
     Users,
-    /// On two nodes of a simulated network, in virtual time, whatever the provider.
+    /// Two nodes of a simulated network, in virtual time, with any provider.
     Simulated,
-    /// In two processes with different pid, ipc, user and mount namespaces (needs `unshare`).
+    /// Two processes with different pid, ipc, user and mount namespaces (requires `unshare`).
     Containers,
 }
 
@@ -118,7 +118,7 @@ impl Conform {
             (_, provider) => of_provider(provider),
         };
         let bar = progress_bar(cases.len() as u64, "cases");
-        let mut told = Ok(());
+        let mut printed = Ok(());
         let report = run(&world, &cases, deviations, |ended| {
             bar.inc(1);
             bar.set_message(ended.name.clone());
@@ -131,15 +131,15 @@ impl Conform {
                     }
                     false => console.raw(format!("{ended}\n").as_bytes()),
                 });
-                told = now.err().map_or(std::mem::replace(&mut told, Ok(())), Err);
+                printed = now.err().map_or(std::mem::replace(&mut printed, Ok(())), Err);
             }
         })
         .map_err(|why| Failure::new("cannot run the suite").why(why))?;
         bar.finish_and_clear();
-        told?;
+        printed?;
         let json = serde_json::to_value(&report)
             .map_err(|error| Failure::because("cannot write the report", &error))?;
-        console.say(&report, &json)?;
+        console.print(&report, &json)?;
         Ok(if report.failed() == 0 { Exit::Success } else { Exit::Failure })
     }
 
@@ -149,7 +149,7 @@ impl Conform {
         };
         let cases: Vec<Case> = all().into_iter().filter(wanted).collect();
         if cases.is_empty() {
-            return Err(Failure::new("no case matches the filter").remedy("name them with --list"));
+            return Err(Failure::new("no case matches the filter").remedy("list the cases: --list"));
         }
         Ok(cases)
     }
@@ -162,7 +162,7 @@ impl Conform {
         if devices.is_empty() {
             return Err(Failure::new("no device")
                 .at(provider.name())
-                .remedy("see what there is: farcall devices"));
+                .remedy("list devices: farcall devices"));
         }
         Ok(devices.swap_remove(0))
     }
@@ -178,7 +178,7 @@ impl Conform {
         if let Some(words) = &self.other_end {
             let prefix: Vec<&str> = words.split_whitespace().collect();
             let how = format!("two processes, one started by: {words}");
-            return elsewhere(Processes::start(host.between_hosts(), self.agent_command(&prefix)?, how));
+            return in_processes(Processes::start(host.between_hosts(), self.agent_command(&prefix)?, how));
         }
         if let Some(address) = self.connect {
             let connected = Processes::connect(host, address).map_err(|why| {
@@ -200,11 +200,11 @@ impl Conform {
             }
             Sides::Containers => {
                 let unshare = ["unshare", "--user", "--map-root-user", "--pid", "--ipc", "--mount", "--fork"];
-                let how = "two processes with pid, ipc, user and mount namespaces of their own";
+                let how = "two processes with separate pid, ipc, user and mount namespaces";
                 Processes::start(host, self.agent_command(&unshare)?, how)
             }
         };
-        elsewhere(started)
+        in_processes(started)
     }
 
     /// Returns the command of this program as the other end, started by the words of `prefix`.
@@ -224,13 +224,13 @@ impl Conform {
         let line = std::io::stdin()
             .as_fd()
             .try_clone_to_owned()
-            .map_err(|error| Failure::because("standard input is no socket", &error))?;
+            .map_err(|error| Failure::because("standard input is not a socket", &error))?;
         let line = UnixStream::from(line);
         // A suite that sends no messages must not occupy this end forever.
-        line.set_read_timeout(Some(PATIENCE))
-            .map_err(|error| Failure::because("standard input is no socket", &error))?;
+        line.set_read_timeout(Some(PEER_TIMEOUT))
+            .map_err(|error| Failure::because("standard input is not a socket", &error))?;
         serve(Local::new(device.provider(), context), line)
-            .map_err(|error| Failure::because("the line to the suite failed", &error))?;
+            .map_err(|error| Failure::because("the connection to the suite failed", &error))?;
         Ok(Exit::Success)
     }
 }
@@ -241,21 +241,21 @@ fn check_users(other: u32) -> Result<(), Failure> {
     let refusal = Failure::new("cannot test two users").exit(Exit::Usage);
     if own == other {
         return Err(refusal
-            .why(format!("both ends would be of user {own}"))
+            .why(format!("both ends would have user {own}"))
             .remedy("name another user: --other-user UID"));
     }
     if own != 0 {
-        return Err(refusal.why("only root starts processes of other users").remedy("run it as root"));
+        return Err(refusal.why("only root can start processes of other users").remedy("run it as root"));
     }
     if std::env::var_os("FARCALL_GROUP").is_none() || std::env::var_os("FARCALL_SOCKET_DIR").is_none() {
-        return Err(refusal.why("users connect only if a group lets both in").remedy(
-            "name a group of both in FARCALL_GROUP and a directory of it in FARCALL_SOCKET_DIR: see docs/CONFORMANCE.md",
+        return Err(refusal.why("users connect only if both are members of a group").remedy(
+            "set FARCALL_GROUP to a group of both, and FARCALL_SOCKET_DIR to a directory of this group: see docs/CONFORMANCE.md",
         ));
     }
     Ok(())
 }
 
-fn elsewhere(started: Result<Processes, String>) -> Result<Rc<dyn World>, Failure> {
+fn in_processes(started: Result<Processes, String>) -> Result<Rc<dyn World>, Failure> {
     let world = started.map_err(|why| Failure::new("cannot start the other end").why(why))?;
     Ok(Rc::new(world))
 }
@@ -264,6 +264,6 @@ fn list(console: Console, cases: &[Case]) -> Result<Exit, Failure> {
     let lines: Vec<String> = cases.iter().map(|case| format!("{}  ({})", case.name, case.source)).collect();
     let values: Vec<_> =
         cases.iter().map(|case| json!({ "name": case.name, "source": case.source })).collect();
-    console.say(&lines.join("\n"), &json!({ "cases": values }))?;
+    console.print(&lines.join("\n"), &json!({ "cases": values }))?;
     Ok(Exit::Success)
 }

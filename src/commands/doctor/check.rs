@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_warning_carries_its_meaning_and_remedy() {
+    fn prints_the_meaning_and_remedy_of_a_warning() {
         let finding = Finding::warn("huge pages", "none", "more TLB misses", "set vm.nr_hugepages");
         let text = finding.to_string();
         assert!(text.starts_with("warn  huge pages") && text.contains("remedy: set vm.nr_hugepages"));

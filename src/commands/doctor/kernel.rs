@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::{fs, io, mem};
 
 /// membarrier's global expedited command was added in 4.16, pidfd_open in 5.3; 5.15 is the oldest tested kernel.
-const TRIED_SINCE: (u32, u32) = (5, 15);
+const TESTED_SINCE: (u32, u32) = (5, 15);
 const NEEDED: (u32, u32) = (5, 3);
 
 pub fn check() -> Vec<Finding> {
@@ -35,17 +35,12 @@ fn version(release: &str) -> Finding {
         return Finding::fail(
             NAME,
             release,
-            "deaths of peers cannot be noticed before 5.3",
+            "exits of peer processes cannot be detected before 5.3",
             "use a newer kernel",
         );
     }
-    if version < TRIED_SINCE {
-        return Finding::warn(
-            NAME,
-            release,
-            "older than any kernel Farcall was tried on",
-            "use 5.15 or newer",
-        );
+    if version < TESTED_SINCE {
+        return Finding::warn(NAME, release, "older than all tested kernels", "use 5.15 or newer");
     }
     Finding::ok(NAME, release)
 }
@@ -53,7 +48,7 @@ fn version(release: &str) -> Finding {
 fn sealing() -> Finding {
     const NAME: &str = "memfd sealing";
     match try_sealing() {
-        Ok(true) => Finding::ok(NAME, "shared memory can be protected against truncation"),
+        Ok(true) => Finding::ok(NAME, "protects shared memory against truncation"),
         Ok(false) => Finding::fail(
             NAME,
             "a sealed memfd could still be resized",
@@ -64,7 +59,7 @@ fn sealing() -> Finding {
             NAME,
             error.to_string(),
             "registered memory of the software RNIC is a sealed memfd",
-            "allow memfd_create and fcntl(F_ADD_SEALS) in the container's seccomp profile",
+            "allow memfd_create and fcntl(F_ADD_SEALS) in the seccomp profile of the container",
         ),
     }
 }
@@ -83,28 +78,28 @@ fn membarrier() -> Finding {
     // SAFETY: the query takes no pointer and changes no state.
     let offered = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_QUERY, 0, 0) };
     if offered >= 0 && offered & i64::from(needed) == i64::from(needed) {
-        return Finding::ok(NAME, "GLOBAL_EXPEDITED is offered");
+        return Finding::ok(NAME, "GLOBAL_EXPEDITED is supported");
     }
     let found =
         if offered < 0 { io::Error::last_os_error().to_string() } else { format!("commands {offered:#x}") };
     Finding::warn(
         NAME,
         found,
-        "GLOBAL_EXPEDITED is not offered: one-sided operations pay a full fence each, and only peers without it connect",
-        "allow membarrier in the container's seccomp profile, use a kernel with CONFIG_MEMBARRIER, or set \
-         FARCALL_NO_MEMBARRIER=1 for the peers too",
+        "GLOBAL_EXPEDITED is not supported: each one-sided operation needs a full fence, and only peers without it connect",
+        "allow membarrier in the seccomp profile of the container, use a kernel with CONFIG_MEMBARRIER, or set \
+         FARCALL_NO_MEMBARRIER=1 for the peers as well",
     )
 }
 
 fn pidfd() -> Finding {
     const NAME: &str = "pidfd";
     match pidfd_open(getpid(), PidfdFlags::empty()) {
-        Ok(_) => Finding::ok(NAME, "deaths of peers are noticed"),
+        Ok(_) => Finding::ok(NAME, "detects exits of peer processes"),
         Err(error) => Finding::fail(
             NAME,
             error.to_string(),
-            "without pidfd_open the death of a peer goes unnoticed",
-            "allow pidfd_open in the container's seccomp profile, or use a newer kernel",
+            "without pidfd_open, exits of peer processes are not detected",
+            "allow pidfd_open in the seccomp profile of the container, or use a newer kernel",
         ),
     }
 }
@@ -112,11 +107,11 @@ fn pidfd() -> Finding {
 fn peer_pidfd() -> Finding {
     const NAME: &str = "SO_PEERPIDFD";
     match try_peer_pidfd() {
-        Ok(()) => Finding::ok(NAME, "peers are identified without their pid"),
+        Ok(()) => Finding::ok(NAME, "identifies peers without their pid"),
         Err(error) => Finding::warn(
             NAME,
             error.to_string(),
-            "peers are identified by pid, which needs a common pid namespace",
+            "peers are identified by pid, which requires a common pid namespace",
             "use kernel 6.5 or newer, or start containers with a shared pid namespace",
         ),
     }
@@ -152,11 +147,11 @@ fn abstract_sockets() -> Finding {
         bind(&socket, &address)
     });
     match bound {
-        Ok(()) => Finding::ok(NAME, "connection managers of this network namespace can meet"),
+        Ok(()) => Finding::ok(NAME, "connection managers of this network namespace find each other"),
         Err(error) => Finding::warn(
             NAME,
             error.to_string(),
-            "addresses and ports of the connection manager (librdmacm) cannot be had",
+            "the connection manager (librdmacm) cannot bind addresses and ports",
             "run it where abstract Unix sockets are allowed",
         ),
     }
@@ -167,13 +162,13 @@ fn own_memory() -> Finding {
     match fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem") {
         Ok(file) => {
             mem::drop(file);
-            Finding::ok(NAME, "memory that was not allocated by Farcall can be registered")
+            Finding::ok(NAME, "memory that Farcall did not allocate can be registered")
         }
         Err(error) => Finding::warn(
             NAME,
             error.to_string(),
-            "peers reach memory that Farcall did not allocate (reg_mr) through this process's service thread: it works, slower",
-            "mount /proc and let the process be dumpable (prctl PR_SET_DUMPABLE)",
+            "peers access memory that Farcall did not allocate (reg_mr) through the service thread of this process, which is slower",
+            "mount /proc, and make the process dumpable (prctl PR_SET_DUMPABLE)",
         ),
     }
 }
@@ -183,16 +178,16 @@ fn tracing() -> Finding {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
         "2" if !rustix::process::geteuid().is_root() => {
-            Finding::warn(NAME, "administrators only", TRACING_MEANING, "sysctl kernel.yama.ptrace_scope=1")
+            Finding::warn(NAME, "only for root", TRACING_MEANING, "sysctl kernel.yama.ptrace_scope=1")
         }
         "3" => {
             Finding::warn(NAME, "forbidden until reboot", TRACING_MEANING, "reboot with another ptrace_scope")
         }
-        _ => Finding::ok(NAME, "benchmarks can count system calls (unless seccomp forbids it)"),
+        _ => Finding::ok(NAME, "benchmarks can count system calls, unless seccomp forbids it"),
     }
 }
 
-const TRACING_MEANING: &str = "benchmarks cannot count system calls; nothing else needs it";
+const TRACING_MEANING: &str = "benchmarks cannot count system calls; no other command needs it";
 
 #[cfg(test)]
 mod tests {
@@ -200,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_are_judged_by_their_numbers() {
+    fn judges_kernels_by_their_versions() {
         for (release, verdict) in [
             ("6.18.44-fc", Verdict::Ok),
             ("5.15.0-91-generic", Verdict::Ok),
@@ -213,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_check_gives_a_finding() {
+    fn returns_a_finding_for_each_check() {
         assert_eq!(check().len(), 8);
     }
 }

@@ -45,7 +45,7 @@ fn locked_memory(limit: Option<u64>) -> Finding {
         Some(limit) => Finding::warn(
             NAME,
             bytes(limit),
-            "the software RNIC needs none, but a real RNIC cannot register more than this",
+            "the software RNIC needs none, but an RNIC cannot register more than this",
             "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, docker run --ulimit memlock=-1",
         ),
     }
@@ -59,8 +59,8 @@ fn group_memory(limit: Option<u64>) -> Finding {
         Some(limit) => Finding::warn(
             NAME,
             bytes(limit),
-            "shared memory counts here; a process over the limit is killed",
-            "raise the container's memory limit, or lower the store's with kv serve --memory",
+            "shared memory counts as part of it; a process over the limit is killed",
+            "raise the memory limit of the container, or lower that of the store: kv serve --memory-mib",
         ),
     }
 }
@@ -73,8 +73,8 @@ fn group_cpu(cores: Option<f64>) -> Finding {
         Some(cores) => Finding::warn(
             NAME,
             format!("{cores} cores"),
-            "threads that poll are stopped when the quota is used up, for tens of milliseconds",
-            "give the container at least two cores (docker run --cpus 2), or wait by events instead of polling",
+            "polling threads are stopped for tens of milliseconds when the quota is used up",
+            "give the container at least two cores (docker run --cpus 2), or wait for events instead of polling",
         ),
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_judged() {
+    fn judges_limits() {
         assert_eq!(open_files(Some(64)).verdict, Verdict::Fail);
         assert_eq!(open_files(Some(1024)).verdict, Verdict::Warn);
         assert_eq!(open_files(None).verdict, Verdict::Ok);

@@ -12,12 +12,12 @@ pub fn check() -> Vec<Finding> {
 fn cores() -> Finding {
     const NAME: &str = "cores";
     match Cores::allowed() {
-        Ok(cores) if cores.has_two() => Finding::ok(NAME, format!("may use {:?}", cores.as_slice())),
+        Ok(cores) if cores.has_two() => Finding::ok(NAME, format!("{:?} are allowed", cores.as_slice())),
         Ok(cores) => Finding::warn(
             NAME,
-            format!("may use only {:?}", cores.as_slice()),
-            "both ends share a core: polling ends starve each other, and benchmarks measure the scheduler",
-            "allow two cores (taskset, docker run --cpuset-cpus), or wait by events",
+            format!("only {:?} is allowed", cores.as_slice()),
+            "both ends share a core: they cannot poll at the same time, and benchmarks measure the scheduler",
+            "allow two cores (taskset, docker run --cpuset-cpus), or wait for events",
         ),
         Err(error) => {
             Finding::warn(NAME, error.to_string(), "threads cannot be pinned", "allow sched_getaffinity")
@@ -38,8 +38,8 @@ fn time_stamp_counter() -> Finding {
     } else {
         Finding::warn(
             NAME,
-            "its rate may change",
-            "latencies of single operations may be off",
+            "the rate may change",
+            "latencies of single operations may be wrong",
             "run on bare metal or KVM",
         )
     }
@@ -51,7 +51,7 @@ fn transparent_huge_pages() -> Finding {
     let Ok(text) = fs::read_to_string(FILE) else {
         return Finding::warn(
             NAME,
-            "not offered",
+            "not supported",
             "large stores and transfers have more TLB misses",
             "none on this kernel",
         );
@@ -84,7 +84,7 @@ fn infiniband() -> Finding {
             NAME,
             format!("the kernel has {names}, but the device files are absent"),
             "the RNIC cannot be used from here",
-            "give the container its devices: docker run --device /dev/infiniband",
+            "pass the devices to the container: docker run --device /dev/infiniband",
         ),
         _ => Finding::ok(NAME, "no RNIC: the software RNIC is used"),
     }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_check_gives_a_finding() {
+    fn returns_a_finding_for_each_check() {
         assert_eq!(check().len(), 4);
     }
 }

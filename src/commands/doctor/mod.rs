@@ -17,16 +17,15 @@ use clap::Args;
 use serde_json::json;
 use std::fmt::Write;
 
-/// Check whether this machine can run Farcall, line by line with remedies.
+/// Check whether this machine can run Farcall, and print remedies.
 ///
-/// Nothing is changed; every check tries the real thing where it can. Exits with 1 if something Farcall cannot do
-/// without is missing.
+/// Changes nothing. Where possible, a check uses the feature itself. Exits with 1 if a required feature is missing.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall doctor\n  farcall doctor --json | jq '.checks[] | select(.verdict != \"ok\")'"
 )]
 pub struct Doctor {
-    /// Show only what is not ok.
+    /// Show only warnings and failures.
     #[arg(long, short)]
     quiet: bool,
 }
@@ -59,8 +58,10 @@ impl Doctor {
         }
         let _ = write!(text, "{ok} ok, {warnings} warnings, {failures} failures");
         let checks: Vec<_> = findings.iter().map(Finding::to_json).collect();
-        console
-            .say(&text, &json!({ "ok": ok, "warnings": warnings, "failures": failures, "checks": checks }))?;
+        console.print(
+            &text,
+            &json!({ "ok": ok, "warnings": warnings, "failures": failures, "checks": checks }),
+        )?;
         Ok(if failures == 0 { Exit::Success } else { Exit::Failure })
     }
 }

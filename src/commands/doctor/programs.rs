@@ -10,12 +10,12 @@ const NAME: &str = "RDMA programs";
 /// Lists devices through the libraries that unmodified programs load.
 pub fn check() -> Finding {
     match listed() {
-        Ok(()) => Finding::ok(NAME, "find the device softnic0: farcall verbs run -- CMD"),
+        Ok(()) => Finding::ok(NAME, "find the device softnic0 with farcall verbs run -- CMD"),
         Err(why) => Finding::warn(
             NAME,
             why,
-            "farcall verbs run gives them no device; everything else works",
-            "in the repository: packaging/build.sh OUT and install what it makes, or \
+            "farcall verbs run provides no device to them; no other command is affected",
+            "in the repository: packaging/build.sh OUT and install its packages, or \
              .github/actions/farcall-verbs/install.sh PREFIX and PREFIX/bin/farcall",
         ),
     }
@@ -33,7 +33,7 @@ fn listed() -> Result<(), String> {
     if devices.into_iter().any(through_libibverbs) {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let first = said.lines().next().unwrap_or("the device is not listed");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    let first = messages.lines().next().unwrap_or("the device is not listed");
     Err(first.trim_start_matches("error: ").to_owned())
 }

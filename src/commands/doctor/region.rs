@@ -8,8 +8,11 @@ pub fn check() -> Finding {
     let found = Preflight::run();
     match found.remedy() {
         None => Finding::ok(NAME, found.meaning()),
-        Some(remedy) => {
-            Finding::warn(NAME, found.meaning(), "remote calls, stores and memory nodes do without", remedy)
-        }
+        Some(remedy) => Finding::warn(
+            NAME,
+            found.meaning(),
+            "remote calls, stores and memory nodes do not need it",
+            remedy,
+        ),
     }
 }

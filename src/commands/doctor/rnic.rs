@@ -25,11 +25,11 @@ fn library(is_needed: bool) -> Finding {
     const NAME: &str = "libibverbs";
     match survey::library() {
         Ok(file) => Finding::ok(NAME, file),
-        Err(_) if !is_needed => Finding::ok(NAME, "not installed, and nothing here needs it"),
+        Err(_) if !is_needed => Finding::ok(NAME, "not installed; not needed, because there is no device"),
         Err(error) => Finding::warn(
             NAME,
             error,
-            "the kernel has an RDMA device, which programs cannot use without the library",
+            "the kernel has an RDMA device, which cannot be used without the library",
             survey::install_library(),
         ),
     }
@@ -39,11 +39,11 @@ fn no_device() -> Finding {
     const NAME: &str = "RNIC";
     let remedy = if Path::new("/sys/module/ib_core").exists() { survey::NO_DEVICES } else { "" };
     if remedy.is_empty() {
-        return Finding::ok(NAME, "none; between processes of this host the software RNIC needs none");
+        return Finding::ok(NAME, "none; the software RNIC connects processes of this host");
     }
     Finding::warn(
         NAME,
-        "none, although the kernel's RDMA core is loaded",
+        "none, although the RDMA core of the kernel is loaded",
         "only this host can be reached",
         remedy,
     )
@@ -57,7 +57,7 @@ fn device(device: &KernelDevice) -> Finding {
         return Finding::warn(
             NAME,
             with_name("iWARP"),
-            "its queue pairs can only be connected by the RDMA connection manager, which Farcall does not drive",
+            "its queue pairs can only be connected by the RDMA connection manager, which Farcall does not use",
             "use a RoCE or InfiniBand device, or rxe (rdma link add rxe0 type rxe netdev DEV)",
         );
     }
@@ -65,12 +65,12 @@ fn device(device: &KernelDevice) -> Finding {
         NodeState::Missing => Finding::warn(
             NAME,
             with_name("no node in /dev/infiniband"),
-            "programs have no way to the device",
+            "programs cannot open the device",
             &format!("modprobe ib_uverbs; {IN_A_CONTAINER}"),
         ),
         NodeState::Forbidden => Finding::warn(
             NAME,
-            with_name("this user may not open its node in /dev/infiniband"),
+            with_name("this user has no permission to open its node in /dev/infiniband"),
             "only other users can use the device",
             &format!(
                 "give read and write permission to /dev/infiniband/uverbs* (udev rule or group); {IN_A_CONTAINER}"
@@ -82,15 +82,15 @@ fn device(device: &KernelDevice) -> Finding {
 
 fn opened(name: &str) -> Finding {
     const NAME: &str = "RNIC";
-    const REMEDY: &str = "farcall devices shows its ports and GIDs";
+    const REMEDY: &str = "list its ports and GIDs: farcall devices";
     let tried = Ibv::new().device(name).devices().and_then(|devices| {
         let context = devices.first().map(|device| device.open()).transpose()?;
         context.map(|context| PortChoice::automatic(&*context)).transpose()
     });
     match tried {
         Ok(Some(port)) => Finding::ok(NAME, format!("{name}: {port}")),
-        Ok(None) => Finding::warn(NAME, format!("{name}: gone"), "it was there a moment ago", REMEDY),
-        Err(error) => Finding::warn(NAME, format!("{name}: {error}"), "it cannot be used as it is", REMEDY),
+        Ok(None) => Finding::warn(NAME, format!("{name}: removed"), "it existed before this check", REMEDY),
+        Err(error) => Finding::warn(NAME, format!("{name}: {error}"), "it cannot be used", REMEDY),
     }
 }
 
@@ -99,7 +99,9 @@ fn choice() -> Finding {
     const NAME: &str = "provider";
     match Selection::default().choose() {
         Ok(chosen) => Finding::ok(NAME, chosen.explanation),
-        Err(error) => Finding::fail(NAME, error.to_string(), "nothing can run", "see the checks above"),
+        Err(error) => {
+            Finding::fail(NAME, error.to_string(), "no command can use RDMA", "see the checks above")
+        }
     }
 }
 
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hinders_a_device_is_named_with_its_remedy() {
+    fn names_the_obstacle_and_remedy_of_a_device() {
         let text = device(&kernel_device(None)).to_string();
         assert!(
             text.contains("mlx5_9") && text.contains("modprobe ib_uverbs") && text.contains("docker run"),
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_finding_says_what_is_used() {
+    fn reports_the_chosen_provider_last() {
         let text = check().last().map(ToString::to_string).unwrap();
         assert!(text.contains("softnic"), "{text}");
     }

@@ -1,6 +1,6 @@
 //! Connections of sockets and streams as text.
 
-use farcall::stats::{BlockReport, Why};
+use farcall::stats::{BlockReport, PathReason};
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -21,13 +21,13 @@ impl Connection {
     }
 
     fn why(&self) -> &'static str {
-        Why::words(self.counter("why")).unwrap_or("for a reason that another version of farcall knows")
+        PathReason::words(self.counter("why")).unwrap_or("for a reason of another version of farcall")
     }
 
-    fn way(&self) -> &'static str {
+    fn transport(&self) -> &'static str {
         match self.counter("why") {
-            why if why == Why::Met as u64 => "shared memory",
-            why if why == Why::DeviceReaches as u64 => "one-sided WRITEs",
+            why if why == PathReason::Met as u64 => "shared memory",
+            why if why == PathReason::DeviceReaches as u64 => "one-sided WRITEs",
             _ => "TCP",
         }
     }
@@ -36,7 +36,7 @@ impl Connection {
         let mut words = self.0.label.split(' ');
         json!({
             "kind": words.next(), "local": words.next(), "peer": words.next(), "role": words.next(),
-            "open": self.0.live, "way": self.way(), "why": self.why(), "ring_bytes": self.counter("ring_bytes"),
+            "open": self.0.live, "way": self.transport(), "why": self.why(), "ring_bytes": self.counter("ring_bytes"),
             "sent_bytes": self.counter("sent_bytes"), "received_bytes": self.counter("received_bytes"),
             "sleeps": self.counter("sleeps"), "tcp_sent_bytes": self.counter("tcp_sent_bytes"),
             "tcp_received_bytes": self.counter("tcp_received_bytes"),
@@ -47,7 +47,7 @@ impl Connection {
 impl fmt::Display for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ended = if self.0.live { "" } else { " (closed)" };
-        write!(f, "{}{ended}: {}: {}", self.0.label, self.way(), self.why())?;
+        write!(f, "{}{ended}: {}: {}", self.0.label, self.transport(), self.why())?;
         let [ring, sent, received, sleeps] =
             ["ring_bytes", "sent_bytes", "received_bytes", "sleeps"].map(|name| self.counter(name));
         // A ring without traffic gives no information about the bytes of the connection.
@@ -57,7 +57,7 @@ impl fmt::Display for Connection {
         }
         let [sent, received] = ["tcp_sent_bytes", "tcp_received_bytes"].map(|name| self.counter(name));
         if sent + received > 0 {
-            write!(f, "\n  by TCP: {sent} bytes sent, {received} received")?;
+            write!(f, "\n  over TCP: {sent} bytes sent, {received} received")?;
         }
         Ok(())
     }

@@ -12,18 +12,19 @@ use queue_pair::QueuePair;
 use serde_json::{Value, json};
 use std::fmt;
 
-/// Say of each connection and queue pair of a process which way it goes: of TCP under farcall run, and of Farcall's own
-/// streams, with the reason; of queue pairs of the software RNIC, by shared memory or between which addresses.
+/// Show the transport of each connection and queue pair of a process.
 ///
-/// The report comes from shared memory, so reading it does not disturb the process, also after the process has exited.
-/// Only the user of the process can read it. Exits with 3 if there is nothing.
+/// For TCP connections under farcall run, and for streams of Farcall, the reason is shown as well; for queue pairs of the
+/// software RNIC on RoCEv2, the addresses. The report is in shared memory: reading it does not disturb the process, and
+/// it remains readable after the process has exited, for the user of the process only. Exits with 3 if there are no
+/// connections.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall explain 4711\n  farcall explain 4711 --json | jq '.connections[].why'\n  \
                   farcall explain 4711 --json | jq '.queue_pairs[] | select(.way == \"RoCEv2\")'"
 )]
 pub struct Explain {
-    /// The process.
+    /// Process ID.
     pid: u32,
 }
 
@@ -47,28 +48,28 @@ const DIRECT_CALLS: &str = "direct calls in ";
 /// If there is none, or it cannot be read.
 pub fn read(pid: u32) -> Result<Explained, Failure> {
     let report = read_pid(pid).map_err(|error| match &error {
-        StatsError::NotFound { .. } => nothing(pid),
-        _ => Failure::because("cannot read what the process told", &error).at(format!("process {pid}")),
+        StatsError::NotFound { .. } => no_connections(pid),
+        _ => Failure::because("cannot read the report of the process", &error).at(format!("process {pid}")),
     })?;
     let Report { alive, command, blocks, .. } = report;
     let connections: Vec<Connection> = blocks.iter().filter_map(Connection::of).collect();
     let queue_pairs: Vec<QueuePair> = blocks.iter().filter_map(QueuePair::of).collect();
     if connections.is_empty() && queue_pairs.is_empty() {
-        return Err(nothing(pid));
+        return Err(no_connections(pid));
     }
     let direct_calls =
         blocks.iter().find_map(|block| block.label.strip_prefix(DIRECT_CALLS)).map(str::to_owned);
     Ok(Explained { pid, is_alive: alive, command, direct_calls, connections, queue_pairs })
 }
 
-fn nothing(pid: u32) -> Failure {
+fn no_connections(pid: u32) -> Failure {
     Failure::new("no connections to explain")
         .at(format!("process {pid}"))
         .why(
-            "it is not under farcall run, or had no TCP connection within this host; it opened no stream, and no queue \
-             pair of the software RNIC",
+            "it is not under farcall run, or had no TCP connection within this host, and it opened no stream and no \
+             queue pair of the software RNIC",
         )
-        .remedy("start it with farcall run -- CMD; of its other endpoints tells: farcall stats PID")
+        .remedy("start it with farcall run -- CMD; for its other endpoints: farcall stats PID")
         .exit(Exit::Negative)
 }
 
@@ -79,7 +80,7 @@ fn counter(block: &BlockReport, name: &str) -> u64 {
 
 impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = if self.is_alive { "alive" } else { "dead" };
+        let state = if self.is_alive { "running" } else { "exited" };
         write!(f, "process {} ({}), {state}", self.pid, self.command)?;
         if let Some(code) = &self.direct_calls {
             write!(
@@ -111,7 +112,7 @@ impl Explain {
             "pid": explained.pid, "alive": explained.is_alive, "command": explained.command,
             "direct_calls": explained.direct_calls, "connections": connections, "queue_pairs": queue_pairs,
         });
-        console.say(&explained, &json)?;
+        console.print(&explained, &json)?;
         Ok(Exit::Success)
     }
 }

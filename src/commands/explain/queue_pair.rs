@@ -1,12 +1,12 @@
 //! Queue pairs of the software RNIC as text.
 
-use farcall::stats::{BlockReport, PairWay};
+use farcall::stats::{BlockReport, QpTransport};
 use farcall::verbs::QpState;
 use serde_json::{Map, Value, json};
 use std::fmt;
 
 /// Transport of a queue pair.
-enum Way {
+enum TransportInfo {
     None,
     SharedMemory,
     Roce {
@@ -14,14 +14,14 @@ enum Way {
         destination: String,
     },
     /// A datagram queue pair: each address handle has its own transport.
-    OfDatagrams,
+    PerAddressHandle,
 }
 
 /// One queue pair.
 pub(super) struct QueuePair {
     block: BlockReport,
     number: String,
-    way: Way,
+    path: TransportInfo,
 }
 
 /// Counters of each transport, and their names in the text.
@@ -35,8 +35,8 @@ const OF_SHARED_MEMORY: [(&str, &str); 5] = [
 const OF_ROCE: [(&str, &str); 8] = [
     ("packets_sent", "packets sent"),
     ("packets_received", "received"),
-    ("resent", "times sent again"),
-    ("ack_timeouts", "times no acknowledgement came"),
+    ("resent", "retransmissions"),
+    ("ack_timeouts", "times without acknowledgement"),
     ("not_ready", "times the peer had no receive"),
     ("packets_marked", "packets marked by congestion"),
     ("cnps_sent", "CNPs sent"),
@@ -49,20 +49,21 @@ impl QueuePair {
     /// is ignored.
     pub(super) fn of(block: &BlockReport) -> Option<Self> {
         let words: Vec<&str> = block.label.split(' ').collect();
-        let (number, way) = match words[..] {
-            ["softnic", "qp", number] => match PairWay::of(super::counter(block, "way"))? {
-                PairWay::None => (number, Way::None),
-                PairWay::SharedMemory => (number, Way::SharedMemory),
-                PairWay::RoceV2 => return None,
+        let (number, path) = match words[..] {
+            ["softnic", "qp", number] => match QpTransport::of(super::counter(block, "way"))? {
+                QpTransport::None => (number, TransportInfo::None),
+                QpTransport::SharedMemory => (number, TransportInfo::SharedMemory),
+                QpTransport::RoceV2 => return None,
             },
-            ["softnic", "ud", "qp", number] => (number, Way::OfDatagrams),
-            ["softnic", "roce", "qp", number, source, destination] => {
-                (number, Way::Roce { source: source.to_owned(), destination: destination.to_owned() })
-            }
+            ["softnic", "ud", "qp", number] => (number, TransportInfo::PerAddressHandle),
+            ["softnic", "roce", "qp", number, source, destination] => (
+                number,
+                TransportInfo::Roce { source: source.to_owned(), destination: destination.to_owned() },
+            ),
             _ => return None,
         };
         let number = number.to_owned();
-        Some(Self { block: block.clone(), number, way })
+        Some(Self { block: block.clone(), number, path })
     }
 
     fn counter(&self, name: &str) -> u64 {
@@ -70,8 +71,8 @@ impl QueuePair {
     }
 
     fn transport(&self) -> &'static str {
-        match (&self.way, self.counter("transport")) {
-            (Way::OfDatagrams, _) => "UD",
+        match (&self.path, self.counter("transport")) {
+            (TransportInfo::PerAddressHandle, _) => "UD",
             (_, 2) => "RC",
             (_, 3) => "UC",
             _ => "of another version",
@@ -84,37 +85,37 @@ impl QueuePair {
     }
 
     fn way(&self) -> &'static str {
-        match self.way {
-            Way::None => "not connected",
-            Way::SharedMemory => "shared memory",
-            Way::Roce { .. } => "RoCEv2",
-            Way::OfDatagrams => "as each address handle leads",
+        match self.path {
+            TransportInfo::None => "not connected",
+            TransportInfo::SharedMemory => "shared memory",
+            TransportInfo::Roce { .. } => "RoCEv2",
+            TransportInfo::PerAddressHandle => "by address handle",
         }
     }
 
-    fn told(&self) -> &'static [(&'static str, &'static str)] {
-        match self.way {
-            Way::None => &[],
-            Way::SharedMemory => &OF_SHARED_MEMORY,
-            Way::Roce { .. } => &OF_ROCE,
-            Way::OfDatagrams => &OF_DATAGRAMS,
+    fn counters(&self) -> &'static [(&'static str, &'static str)] {
+        match self.path {
+            TransportInfo::None => &[],
+            TransportInfo::SharedMemory => &OF_SHARED_MEMORY,
+            TransportInfo::Roce { .. } => &OF_ROCE,
+            TransportInfo::PerAddressHandle => &OF_DATAGRAMS,
         }
     }
 
     /// Returns the number of the connected queue pair, if there is one.
     fn peer(&self) -> Option<String> {
-        let has_one = matches!(self.way, Way::SharedMemory | Way::Roce { .. });
+        let has_one = matches!(self.path, TransportInfo::SharedMemory | TransportInfo::Roce { .. });
         has_one.then(|| format!("{:#08x}", self.counter("peer_qp_num")))
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let (source, destination) = match &self.way {
-            Way::Roce { source, destination } => (Some(source), Some(destination)),
+        let (source, destination) = match &self.path {
+            TransportInfo::Roce { source, destination } => (Some(source), Some(destination)),
             _ => (None, None),
         };
         let mtu = source.map(|_| self.counter("path_mtu_bytes"));
         let counters: Map<String, Value> =
-            self.told().iter().map(|(name, _)| ((*name).to_owned(), self.counter(name).into())).collect();
+            self.counters().iter().map(|(name, _)| ((*name).to_owned(), self.counter(name).into())).collect();
         json!({
             "qp_num": self.number, "transport": self.transport(), "open": self.block.live, "state": self.state(),
             "way": self.way(), "peer_qp_num": self.peer(), "source": source, "destination": destination,
@@ -128,17 +129,17 @@ impl fmt::Display for QueuePair {
         let ended = if self.block.live { "" } else { " (closed)" };
         let (number, transport, state, way) = (&self.number, self.transport(), self.state(), self.way());
         write!(f, "qp {number} ({transport}, {state}){ended}: {way}")?;
-        if let Way::Roce { source, destination } = &self.way {
+        if let TransportInfo::Roce { source, destination } = &self.path {
             write!(f, " from {source} to {destination}")?;
         }
         if let Some(peer) = self.peer() {
             write!(f, ", qp {peer}")?;
         }
-        if let Way::Roce { .. } = self.way {
+        if let TransportInfo::Roce { .. } = self.path {
             write!(f, ", path MTU {}", self.counter("path_mtu_bytes"))?;
         }
         let counted: Vec<String> = self
-            .told()
+            .counters()
             .iter()
             .map(|(name, words)| (self.counter(name), words))
             .filter(|(count, _)| *count > 0)

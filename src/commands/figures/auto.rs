@@ -1,19 +1,20 @@
 //! `farcall figures auto`.
 
-use crate::commands::halves::{HalvesArgs, cannot_measure};
-use crate::commands::measuring::{self, StageArgs};
+use crate::commands::bench_args::{self, RepetitionArgs};
 use crate::commands::nic_args::NicArgs;
+use crate::commands::remote_args::{RemoteArgs, cannot_measure};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::figures::auto;
 
-/// Measure what clients choose by themselves on the papers' workloads, beside the best preset.
+/// Measure the preset that clients choose on the workloads of the papers, compared with the best.
 ///
-/// Every workload is measured under every preset and under the choice, interleaved. Prints for each the ratio of the
-/// choice to the best preset, by pairs of repetitions, and between which bounds it lies. By default about two minutes.
+/// Every workload is measured with every preset and with the chosen one, interleaved. Prints the ratio of the chosen to
+/// the best preset for each workload, by pairs of repetitions, with its bounds. Takes about two minutes by default.
 ///
-/// Between two hosts each does its half: --listen, --connect. What clients choose there is what counts for an RNIC.
+/// To measure between two hosts, start one half on each (--listen, --connect). For an RNIC, only this result is
+/// relevant.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("repetitions", |arg| arg.default_value("6")),
@@ -26,10 +27,10 @@ pub struct Auto {
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
-    stage: StageArgs,
+    repeat: RepetitionArgs,
     #[command(flatten)]
-    halves: HalvesArgs,
-    /// Seed of everything random.
+    remote: RemoteArgs,
+    /// Seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -40,13 +41,13 @@ impl Auto {
     /// # Errors
     /// If the measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        if let Some(exit) = self.halves.serve(console, &self.nic)? {
+        if let Some(exit) = self.remote.serve(console, &self.nic)? {
             return Ok(exit);
         }
-        let (chosen, stage) = (self.nic.choose()?, self.halves.stage(&self.stage, self.seed)?);
-        measuring::run(console, |progress| {
+        let (chosen, stage) = (self.nic.choose()?, self.remote.env(&self.repeat, self.seed)?);
+        bench_args::run(console, |progress| {
             auto(&chosen, &stage, progress)
-                .map_err(|error| cannot_measure("cannot measure what is chosen", &*error, &stage))
+                .map_err(|error| cannot_measure("cannot measure the chosen preset", &*error, &stage))
         })
     }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use farcall_bench::figures::{Experiment, papers};
 use serde_json::json;
 
-/// Name the experiments: which are measured here, and why others are not yet.
+/// List the experiments, and the reason for which some cannot be measured yet.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall figures list\n  farcall figures list --json | jq '.experiments[].id'"
@@ -28,7 +28,7 @@ impl List {
                 })
             })
             .collect();
-        console.say(&text(), &json!({ "experiments": values }))?;
+        console.print(&text(), &json!({ "experiments": values }))?;
         Ok(Exit::Success)
     }
 }

@@ -9,7 +9,7 @@ use farcall_bench::figures::{Results, page};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Write results as one HTML file that needs no network: plots, tables, what was found.
+/// Write results as one HTML file with plots and tables, which needs no network.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall figures report\n  \
                         farcall figures report --input rnic.json --output rnic.html")]
@@ -17,7 +17,7 @@ pub struct Report {
     /// File that `farcall figures run` wrote.
     #[arg(long, value_name = "FILE", default_value = RESULTS_FILE)]
     input: PathBuf,
-    /// Where to write the page.
+    /// File of the page.
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
 }
@@ -38,8 +38,8 @@ impl Report {
         let results = Results::from_json(&text).map_err(|error| failure(&error))?;
         whole_file::write(&self.output, page(&results).as_bytes())
             .map_err(|error| cannot_write(&self.output, &error))?;
-        let said = format!("{} experiments: {}", results.experiments.len(), self.output.display());
-        console.say(&said, &json!({ "page": self.output, "experiments": results.experiments.len() }))?;
+        let text = format!("{} experiments: {}", results.experiments.len(), self.output.display());
+        console.print(&text, &json!({ "page": self.output, "experiments": results.experiments.len() }))?;
         Ok(Exit::Success)
     }
 }

@@ -1,9 +1,9 @@
 //! `farcall figures run`.
 
 use super::{RESULTS_FILE, cannot_write};
-use crate::commands::halves::HalvesArgs;
-use crate::commands::measuring::StageArgs;
+use crate::commands::bench_args::RepetitionArgs;
 use crate::commands::nic_args::NicArgs;
+use crate::commands::remote_args::RemoteArgs;
 use crate::console::{Console, spinner};
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
@@ -15,14 +15,15 @@ use farcall_bench::figures::{
 use farcall_bench::report::{Report as TextReport, Wide};
 use std::path::PathBuf;
 
-/// Measure experiments between two processes of this host, or of two hosts, and write their results to a file.
+/// Measure experiments on this host, or between two hosts, and write their results to a file.
 ///
-/// The curves of an experiment are interleaved; figures are medians over the repetitions. The file is written anew after
-/// each experiment: what was measured before Ctrl-C, a failure or a kill is in it. What cannot be measured here yet is in
-/// it, too, with its reason and the paper's numbers.
+/// The curves of an experiment are interleaved; figures are medians over the repetitions. The file is rewritten after
+/// each experiment, so it contains all results before Ctrl-C, a failure or a kill. It also lists the experiments that
+/// cannot be measured yet, with the reason and the numbers of the paper.
 ///
-/// Between two hosts each does its half: --listen, --connect. What is of one host (bare limits; the servers of paper D)
-/// is left out there, and the results say so. Any server half will do, also one of rpc bench or kv bench.
+/// To measure between two hosts, start one half on each (--listen, --connect). Experiments that need one host (bare
+/// limits, the servers of paper D) are omitted then, and the results name them. The server half may also be one of bench
+/// rpc or bench kv.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("repetitions", |arg| arg.default_value("3")),
@@ -35,19 +36,19 @@ use std::path::PathBuf;
                   farcall figures run A B E --connect server:11400 --provider ibv"
 )]
 pub struct Run {
-    /// Papers (A to E), experiments (A.5) or figures with several panels (B.3); by default all.
+    /// Papers (A to E), experiments (A.5) or figures with several panels (B.3) [default: all].
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Where to write the results.
+    /// File of the results.
     #[arg(long, value_name = "FILE", default_value = RESULTS_FILE)]
     output: PathBuf,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
-    stage: StageArgs,
+    repeat: RepetitionArgs,
     #[command(flatten)]
-    halves: HalvesArgs,
-    /// Seed of everything random.
+    remote: RemoteArgs,
+    /// Seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -58,11 +59,11 @@ impl Run {
     /// # Errors
     /// If a name is unknown, the provider cannot be used, or the file cannot be written.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        if let Some(exit) = self.halves.serve(console, &self.nic)? {
+        if let Some(exit) = self.remote.serve(console, &self.nic)? {
             return Ok(exit);
         }
         let experiments = self.experiments()?;
-        let (chosen, stage) = (self.nic.choose()?, self.halves.stage(&self.stage, self.seed)?);
+        let (chosen, stage) = (self.nic.choose()?, self.remote.env(&self.repeat, self.seed)?);
         let stop = StopFlag::install()?;
         let line = spinner();
         let mut written = Ok(());
@@ -78,9 +79,9 @@ impl Run {
         line.finish_and_clear();
         let report = TextReport::from(&results);
         if console.is_wide {
-            console.say(&Wide(&report), &results.to_json())?;
+            console.print(&Wide(&report), &results.to_json())?;
         } else {
-            console.say(&report, &results.to_json())?;
+            console.print(&report, &results.to_json())?;
         }
         written.map_err(|error| cannot_write(&self.output, &error))?;
         if !console.is_json() {
@@ -93,17 +94,21 @@ impl Run {
 impl Run {
     fn experiments(&self) -> Result<Vec<&'static Experiment>, Failure> {
         let unknown = |error: &(dyn std::error::Error + 'static)| {
-            Failure::because("cannot run this", error).remedy("see: farcall figures list").exit(Exit::Usage)
+            Failure::because("cannot run these experiments", error)
+                .remedy("list the experiments: farcall figures list")
+                .exit(Exit::Usage)
         };
-        if !self.halves.is_client_half() {
+        if !self.remote.is_client_half() {
             return select(&self.names).map_err(|error| unknown(&error));
         }
         select_between_hosts(&self.names).map_err(|error| match &error {
             NotBetweenHosts::Unknown(error) => unknown(error),
             NotBetweenHosts::OfOneHost { rest, .. } => {
                 let others = if rest.is_empty() { "A B E" } else { rest };
-                Failure::because("cannot measure this between two hosts", &error)
-                    .remedy(format!("name others: farcall figures run {others} --connect HOST:PORT"))
+                Failure::because("cannot measure these experiments between two hosts", &error)
+                    .remedy(format!(
+                        "name other experiments: farcall figures run {others} --connect HOST:PORT"
+                    ))
                     .exit(Exit::Usage)
             }
         })

@@ -1,8 +1,8 @@
 //! `farcall grpc kv`: the ordered key-value service.
 
-use crate::commands::choice::{Choice, one_of};
 use crate::commands::kv::resolve;
 use crate::commands::nic_args::NicArgs;
+use crate::commands::value_names::{NamedValue, one_of};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
@@ -22,46 +22,46 @@ use std::time::Duration;
 
 /// Serve an ordered, durable key-value store over gRPC.
 ///
-/// The service is farcall.kv.v1.OrderedKv: Get, Put, Delete, Batch, Scan, Iterate (pages of a range, streamed),
-/// snapshots. Records are in an LSM tree below one directory. Runs until SIGINT or SIGTERM, then answers what runs and
-/// ends. There is no authentication and no TLS: listen where you trust the network.
+/// The service is farcall.kv.v1.OrderedKv: Get, Put, Delete, Batch, Scan, Iterate (streams pages of a range), and
+/// snapshots. Records are stored in an LSM tree in one directory. Runs until SIGINT or SIGTERM, then completes the
+/// current calls, and exits. There is no authentication and no TLS: listen only on a network that you trust.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall grpc kv --dir /var/lib/farcall-kv\n  farcall grpc kv --dir DATA \
-                        --listen 127.0.0.1:0 --json      says where it serves in one line of JSON\n  farcall grpc \
+                        --listen 127.0.0.1:0 --json      prints its address in one line of JSON\n  farcall grpc \
                         kv --dir DATA --transport tcp --durability process"
 )]
 pub struct Kv {
-    /// Where the records are; made, for this user alone, if it is not there.
+    /// Directory of the records. Created if it does not exist, with access for this user only.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Listen on this TCP address; port 0 lets the system choose. Under native and http2 it carries the handshake only,
-    /// to hosts that no RNIC reaches the calls, too.
+    /// Listen on this TCP address; port 0 lets the system choose. With native and http2, TCP is used only for the
+    /// handshake, and for the calls of hosts that no RNIC reaches.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11600", value_parser = resolve)]
     listen: SocketAddr,
     /// Transport of the calls.
-    #[arg(long, value_name = "TRANSPORT", default_value = "native", value_parser = one_of(&CARRIERS))]
-    transport: Carrier,
+    #[arg(long, value_name = "TRANSPORT", default_value = "native", value_parser = one_of(&CALL_TRANSPORTS))]
+    transport: CallTransport,
     /// Failures that an acknowledged write survives.
-    #[arg(long, value_name = "WHAT", default_value = "group", value_parser = one_of(&DURABILITIES))]
+    #[arg(long, value_name = "FAILURE", default_value = "group", value_parser = one_of(&DURABILITIES))]
     durability: Durability,
-    /// Threads that answer calls.
+    /// Number of threads that serve calls.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Memory for blocks that were read from files, in MiB. What was written and is not yet in files takes up to 64
-    /// more.
+    /// Memory in MiB for blocks that were read from files. Data that was written and is not yet in files uses up to 64
+    /// MiB in addition.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     cache_mib: u64,
-    /// Largest value in bytes; messages are of 4 MiB at most.
+    /// Maximum length of a value in bytes. Messages have at most 4 MiB.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=2 << 20))]
     value_max: u32,
-    /// Records of a page of a scan, at most.
+    /// Maximum number of records in a page of a scan.
     #[arg(long, value_name = "COUNT", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     page_records: u32,
-    /// Snapshots and iterators at once.
+    /// Maximum number of snapshots and iterators at a time.
     #[arg(long, value_name = "COUNT", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     snapshots_max: u32,
-    /// How long a snapshot or an iterator may live, in seconds: what it shows cannot be removed from the disk.
+    /// Maximum age of a snapshot or an iterator in seconds. The records that it shows cannot be removed from the disk.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     snapshot_age_s: u32,
     #[command(flatten)]
@@ -69,22 +69,26 @@ pub struct Kv {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Carrier {
+enum CallTransport {
     Native,
     Http2,
     Tcp,
 }
 
-const CARRIERS: [Choice<Carrier>; 3] = [
-    (Carrier::Native, "native", "Frames over byte streams, without HTTP/2: clients of farcall-grpc"),
-    (Carrier::Http2, "http2", "HTTP/2 over byte streams"),
-    (Carrier::Tcp, "tcp", "HTTP/2 over TCP: any gRPC client"),
+const CALL_TRANSPORTS: [NamedValue<CallTransport>; 3] = [
+    (
+        CallTransport::Native,
+        "native",
+        "Frames over byte streams, without HTTP/2, for clients of farcall-grpc",
+    ),
+    (CallTransport::Http2, "http2", "HTTP/2 over byte streams"),
+    (CallTransport::Tcp, "tcp", "HTTP/2 over TCP, for any gRPC client"),
 ];
 
-const DURABILITIES: [Choice<Durability>; 3] = [
-    (Durability::Process, "process", "The end of this process at any moment; not the end of the machine"),
-    (Durability::Group, "group", "The end of the machine: fdatasync, once for all writes that wait"),
-    (Durability::Each, "each", "The same, with an fdatasync for each write"),
+const DURABILITIES: [NamedValue<Durability>; 3] = [
+    (Durability::Process, "process", "An exit of this process at any time, but no failure of the machine"),
+    (Durability::Group, "group", "A failure of the machine: one fdatasync for all waiting writes"),
+    (Durability::Each, "each", "A failure of the machine: one fdatasync for each write"),
 ];
 
 impl Kv {
@@ -95,10 +99,12 @@ impl Kv {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
         open_files::raise_limit();
-        if self.transport == Carrier::Tcp && self.nic.is_said() {
-            return Err(Failure::new("--provider, --device and --gid-index are not of --transport tcp")
-                .remedy("leave them out, or serve over --transport native")
-                .exit(Exit::Usage));
+        if self.transport == CallTransport::Tcp && self.nic.is_given() {
+            return Err(Failure::new(
+                "--provider, --device and --gid-index have no effect with --transport tcp",
+            )
+            .remedy("omit these options, or serve with --transport native")
+            .exit(Exit::Usage));
         }
         let limits = StoreLimits {
             value_bytes_max: self.value_max as usize,
@@ -114,13 +120,12 @@ impl Kv {
         let server = LsmServer::start(Arc::new(store), options).map_err(|error| {
             let failure = Failure::because("cannot start the key-value service", &error);
             match error {
-                LsmServerError::Listen { .. } => {
-                    failure.remedy("choose another address with --listen, or stop what uses this one")
-                }
-                _ => failure.remedy("see what is missing: farcall doctor"),
+                LsmServerError::Listen { .. } => failure
+                    .remedy("choose another address with --listen, or stop the process that uses this one"),
+                _ => failure.remedy("find out what is missing: farcall doctor"),
             }
         })?;
-        self.say_ready(console, &server, explanation)?;
+        self.print_ready(console, &server, explanation)?;
         let exit = stop.wait_while(|| server.is_serving());
         server.stop().map_err(|error| Failure::because("the key-value service failed", &error))?;
         Ok(exit)
@@ -128,16 +133,16 @@ impl Kv {
 
     /// Returns the transport of the calls, with the reason for the choice of the provider.
     fn transport(&self) -> Result<(Transport, Option<String>), Failure> {
-        if self.transport == Carrier::Tcp {
+        if self.transport == CallTransport::Tcp {
             return Ok((Transport::Tcp, None));
         }
         let chosen = self.nic.choose()?;
         let nic = Nic::open(&*chosen.provider).map_err(|error| {
-            Failure::because("cannot open the RDMA device", &error).remedy("see: farcall doctor")
+            Failure::because("cannot open the RDMA device", &error).remedy("find out why: farcall doctor")
         })?;
         let streams = StreamOptions::default();
         let transport = match self.transport {
-            Carrier::Http2 => Transport::Http2(nic, streams),
+            CallTransport::Http2 => Transport::Http2(nic, streams),
             _ => Transport::Native(nic, streams),
         };
         Ok((transport, Some(chosen.explanation)))
@@ -149,26 +154,30 @@ impl Kv {
             StoreError::Locked(_) => {
                 failure.remedy("stop the process that serves it, or choose another --dir")
             }
-            StoreError::Directory { .. } => failure.remedy("choose a directory that this user may write"),
-            _ => failure.remedy("choose an empty directory, or one that farcall grpc kv made"),
+            StoreError::Directory { .. } => failure.remedy("choose a directory to which this user may write"),
+            _ => failure.remedy("choose an empty directory, or one that farcall grpc kv created"),
         }
     }
 
-    fn say_ready(
+    fn print_ready(
         &self,
         console: Console,
         server: &LsmServer,
         explanation: Option<String>,
     ) -> Result<(), Failure> {
-        let name = |choices: &[(Carrier, &'static str, &str)]| {
-            choices.iter().find(|(carrier, ..)| *carrier == self.transport).map_or("", |(_, name, _)| name)
+        let name = |choices: &[(CallTransport, &'static str, &str)]| {
+            choices
+                .iter()
+                .find(|(transport, ..)| *transport == self.transport)
+                .map_or("", |(_, name, _)| name)
         };
         let durability = DURABILITIES.iter().find(|(durability, ..)| *durability == self.durability);
         let (durability, meaning) = durability.map_or(("", ""), |(_, name, meaning)| (name, meaning));
-        let (transport, address, pid) = (name(&CARRIERS), server.address().to_string(), std::process::id());
+        let (transport, address, pid) =
+            (name(&CALL_TRANSPORTS), server.address().to_string(), std::process::id());
         let mut text = format!(
-            "serving farcall.kv.v1.OrderedKv of {} by {transport} on {address} (pid {pid})\nan answered write \
-             survives: {meaning}",
+            "serving farcall.kv.v1.OrderedKv of {} with {transport} on {address} (pid {pid})\nan acknowledged \
+             write survives: {meaning}",
             self.dir.display()
         );
         if let Some(explanation) = explanation {
@@ -178,6 +187,6 @@ impl Kv {
             "serving": "grpc-kv", "pid": pid, "address": address, "transport": transport,
             "durability": durability, "dir": self.dir,
         });
-        console.say_line(&text, &json)
+        console.print_line(&text, &json)
     }
 }

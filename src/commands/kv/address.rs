@@ -42,25 +42,26 @@ impl FromStr for Address {
             Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
             Some(("tcp", address)) => resolve(address).map(Self::Tcp),
             Some(("rpc", address)) => resolve(address).map(Self::Rpc),
-            _ => Err(format!("{text:?} is no address; write tcp:HOST:PORT, unix:PATH or rpc:HOST:PORT")),
+            _ => Err(format!("{text:?} is not an address; write tcp:HOST:PORT, unix:PATH or rpc:HOST:PORT")),
         }
     }
 }
 
 /// Returns the first address of `HOST:PORT`.
 pub fn resolve(text: &str) -> Result<SocketAddr, String> {
-    let mut found = text.to_socket_addrs().map_err(|error| format!("{text:?} is no HOST:PORT: {error}"))?;
+    let mut found =
+        text.to_socket_addrs().map_err(|error| format!("{text:?} is not a HOST:PORT: {error}"))?;
     found.next().ok_or_else(|| format!("{text:?} has no address"))
 }
 
 /// The option that names a service.
 #[derive(Debug, Args)]
 pub struct Server {
-    /// The service: tcp:HOST:PORT or unix:PATH (the memcached protocol), or rpc:HOST:PORT (RPC over RDMA verbs, where
-    /// farcall kv serve --rpc listens).
+    /// Address of the service: tcp:HOST:PORT or unix:PATH for the memcached protocol, or rpc:HOST:PORT for RPC over RDMA
+    /// verbs (the option --rpc of farcall kv serve).
     #[arg(long = "server", short = 's', value_name = "ADDRESS", default_value = "tcp:127.0.0.1:11211")]
     pub address: Address,
-    /// Time-out of a reply in milliseconds.
+    /// Timeout of a reply in milliseconds.
     #[arg(long, default_value_t = 10_000, value_name = "MS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
@@ -70,7 +71,7 @@ pub struct Server {
 
 impl Server {
     /// Returns the time after which a service without a reply is considered unavailable.
-    pub const fn patience(&self) -> Duration {
+    pub const fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
 }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_round_trip_and_others_are_explained() {
+    fn parses_addresses_and_explains_refusals() {
         for text in ["tcp:127.0.0.1:11211", "unix:/run/kv.sock", "tcp:[::1]:7", "rpc:127.0.0.1:11212"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }

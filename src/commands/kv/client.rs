@@ -2,8 +2,8 @@
 
 use super::address::{Address, Server};
 use crate::commands::rpc::is_silence;
-use crate::commands::starting::{self, is_absence};
-use crate::failure::{Exit, Failure, IS_SILENT};
+use crate::commands::startup_wait::{self, is_absence};
+use crate::failure::{Exit, Failure, NO_REPLY_REMEDY};
 use farcall::kv::{
     Change, KvClient as RpcClient, KvConnectError, KvError, MemcachedClient, MemcachedError, Stats, Write,
 };
@@ -30,34 +30,33 @@ impl KvClient {
     /// # Errors
     /// If the service cannot be reached.
     pub fn connect(server: &Server) -> Result<Self, Failure> {
-        let (address, patience) = (&server.address, server.patience());
-        if !matches!(address, Address::Rpc(_)) && server.nic.is_said() {
-            return Err(Failure::new("--provider, --device and --gid-index are of RPC, which is not spoken")
+        let (address, timeout) = (&server.address, server.timeout());
+        if !matches!(address, Address::Rpc(_)) && server.nic.is_given() {
+            return Err(Failure::new("--provider, --device and --gid-index require an RPC address")
                 .at(address)
                 .remedy(
-                    "name the service's RPC address, such as --server rpc:127.0.0.1:11212, or leave them out",
+                    "name the RPC address of the service, such as --server rpc:127.0.0.1:11212, or omit these options",
                 )
                 .exit(Exit::Usage));
         }
         let memcached = match address {
-            Address::Tcp(address) => starting::connect(
-                || MemcachedClient::connect_tcp_within(*address, patience),
+            Address::Tcp(address) => startup_wait::connect(
+                || MemcachedClient::connect_tcp_within(*address, timeout),
                 |error| is_absence(error.kind()),
             ),
-            Address::Unix(path) => starting::connect(
-                || MemcachedClient::connect_unix_within(path, patience),
+            Address::Unix(path) => startup_wait::connect(
+                || MemcachedClient::connect_unix_within(path, timeout),
                 |error| is_absence(error.kind()),
             ),
-            Address::Rpc(place) => {
+            Address::Rpc(rpc) => {
                 // For a few calls, reconnecting and probing are unnecessary.
-                let options =
-                    ClientOptions::default().connect_timeout(patience).reconnect(false).probe(false);
-                let options = options.call_timeout(patience);
+                let options = ClientOptions::default().connect_timeout(timeout).reconnect(false).probe(false);
+                let options = options.call_timeout(timeout);
                 let selection = server.nic.selection();
-                let client = starting::connect(
+                let client = startup_wait::connect(
                     || {
                         selection.connect(
-                            |provider| RpcClient::connect(provider, &place.to_string(), &options),
+                            |provider| RpcClient::connect(provider, &rpc.to_string(), &options),
                             KvConnectError::is_other_provider,
                         )
                     },
@@ -71,7 +70,7 @@ impl KvClient {
         match memcached {
             Ok(client) => Ok(Self { connection: Connection::Memcached(client), address: address.clone() }),
             Err(error) if error.kind() == ErrorKind::TimedOut => {
-                Err(unreachable(address, &error).remedy(IS_SILENT))
+                Err(unreachable(address, &error).remedy(NO_REPLY_REMEDY))
             }
             Err(error) => Err(unreachable(address, &error)),
         }
@@ -241,11 +240,11 @@ impl Error {
     fn failure(&self, what: &str, address: &Address) -> Failure {
         let failure = Failure::because(what, self).at(address);
         let remedy = match self {
-            Self::Memcached(MemcachedError::NoAnswer { .. }) => IS_SILENT,
-            Self::Rpc(KvError::Call(error)) if is_silence(error) => IS_SILENT,
+            Self::Memcached(MemcachedError::NoAnswer { .. }) => NO_REPLY_REMEDY,
+            Self::Rpc(KvError::Call(error)) if is_silence(error) => NO_REPLY_REMEDY,
             Self::Memcached(MemcachedError::Io(_) | MemcachedError::Closed)
             | Self::Rpc(KvError::Call(CallError::NotSent(_) | CallError::OutcomeUnknown(_))) => {
-                "see whether the service runs: farcall kv stats"
+                "check whether the service runs: farcall kv stats"
             }
             _ => return failure,
         };
@@ -256,7 +255,7 @@ impl Error {
 fn unreachable(address: &Address, error: &dyn std::error::Error) -> Failure {
     Failure::because("cannot reach the key-value service", error)
         .at(address)
-        .remedy("start it (farcall kv serve), or name another with --server")
+        .remedy("start it (farcall kv serve), or name another service with --server")
         .exit(Exit::Unreachable)
 }
 
@@ -265,12 +264,13 @@ fn refused(address: &Address, error: &KvConnectError) -> Failure {
         KvConnectError::Unreachable { source: ConnectError::Unreachable { source, .. }, .. } => {
             let failure = unreachable(address, error);
             if source.kind() == ErrorKind::TimedOut {
-                return failure.remedy(IS_SILENT);
+                return failure.remedy(NO_REPLY_REMEDY);
             }
-            failure.remedy("start it (farcall kv serve --rpc HOST:PORT), or name another with --server")
+            failure
+                .remedy("start it (farcall kv serve --rpc HOST:PORT), or name another service with --server")
         }
-        _ => Failure::because("cannot speak to the key-value service", error)
+        _ => Failure::because("cannot use the key-value service", error)
             .at(address)
-            .remedy("give the address after --rpc of a farcall kv serve"),
+            .remedy("name the address that farcall kv serve has as its option --rpc"),
     }
 }

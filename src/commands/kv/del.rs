@@ -9,7 +9,7 @@ use serde_json::json;
 
 /// Remove keys.
 ///
-/// Exits with 3 if one of them had no value.
+/// Exits with 3 if one of the keys had no value.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv del greeting\n  farcall kv del a b c --server unix:/run/kv.sock"
@@ -38,7 +38,7 @@ impl Del {
             [] => format!("removed {}", removed.len()),
             _ => format!("removed {}; no such key: {}", removed.len(), absent.join(", ")),
         };
-        console.say(&text, &json!({ "removed": removed, "absent": absent }))?;
+        console.print(&text, &json!({ "removed": removed, "absent": absent }))?;
         Ok(if absent.is_empty() { Exit::Success } else { Exit::Negative })
     }
 }

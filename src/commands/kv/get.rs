@@ -9,7 +9,7 @@ use serde_json::json;
 
 /// Print the value of a key.
 ///
-/// The bytes are written as they are, followed by a line feed. Exits with 3 if there is no such key.
+/// Writes the bytes without change, followed by a line feed. Exits with 3 if there is no such key.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv get greeting\n  farcall kv get greeting --server unix:/run/kv.sock\n  \
@@ -34,7 +34,7 @@ impl Get {
             let text = value.as_deref().map(String::from_utf8_lossy);
             // A value that is not text is also printed as bytes.
             let bytes = value.as_deref().filter(|bytes| std::str::from_utf8(bytes).is_err());
-            console.say(
+            console.print(
                 &"",
                 &json!({ "key": self.key, "found": value.is_some(), "value": text, "bytes": bytes }),
             )?;

@@ -21,17 +21,17 @@ const COMPLAINTS_MAX: usize = 10;
 
 /// Load records from a file of tab-separated values, JSON lines or plain lines.
 ///
-/// Bad lines are reported with their number and skipped; the exit code is then 1. Records with a key that is there
-/// already replace it.
+/// Reports invalid lines with their numbers and skips them; the exit code is 1 then. A record whose key exists replaces
+/// the old value.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv load people.tsv\n  farcall kv load events.jsonl --server unix:/run/kv.sock\n  \
                         farcall kv load /usr/share/dict/words --format lines --server rpc:127.0.0.1:11212\n  zcat big.tsv.gz | farcall kv load -"
 )]
 pub struct Load {
-    /// The file; - is standard input.
+    /// The file, or - for standard input.
     file: PathBuf,
-    /// How the file holds records; by default by its name: .jsonl, .ndjson and .json are JSON lines, others TSV.
+    /// Format of the file [default: JSON lines if its name ends in .jsonl, .ndjson or .json, otherwise TSV].
     #[arg(long)]
     format: Option<Format>,
     #[command(flatten)]
@@ -128,7 +128,7 @@ impl Load {
         );
         let json = json!({ "stored": tally.stored, "lines": tally.lines, "bad_lines": tally.bad, "refused": tally.refused,
             "seconds": seconds, "records_per_second": rate, "complaints": tally.complaints });
-        console.say(&text, &json)?;
+        console.print(&text, &json)?;
         Ok(match (is_stopped, tally.bad + tally.refused) {
             (true, _) => Exit::Interrupted,
             (false, 0) => Exit::Success,

@@ -7,14 +7,14 @@ use std::path::Path;
 /// A key and its value.
 pub type Record = (Vec<u8>, Vec<u8>);
 
-/// How a file holds records.
+/// Format of a file of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// One record a line: key, tab, value. The value may hold further tabs.
+    /// One record per line: key, tab, value. The value may contain further tabs.
     Tsv,
-    /// One JSON object a line, with "key" and "value"; values that are no strings are stored as JSON.
+    /// One JSON object per line, with "key" and "value"; values that are not strings are stored as JSON.
     Jsonl,
-    /// One key a line; the value is the line, too (for word lists).
+    /// One key per line, which is also the value (for word lists).
     Lines,
 }
 
@@ -38,10 +38,9 @@ impl Format {
         }
         match self {
             Self::Tsv => {
-                let tab = line
-                    .iter()
-                    .position(|byte| *byte == b'\t')
-                    .ok_or("no tab between key and value; for a list of keys alone use --format lines")?;
+                let tab = line.iter().position(|byte| *byte == b'\t').ok_or(
+                    "no tab between key and value; for a list of keys without values use --format lines",
+                )?;
                 Ok(Some((line[..tab].to_vec(), line[tab + 1..].to_vec())))
             }
             Self::Lines => Ok(Some((line.to_vec(), line.to_vec()))),
@@ -51,9 +50,9 @@ impl Format {
 }
 
 fn parse_json(line: &[u8]) -> Result<Record, String> {
-    let record: Value = serde_json::from_slice(line).map_err(|error| format!("no JSON: {error}"))?;
+    let record: Value = serde_json::from_slice(line).map_err(|error| format!("invalid JSON: {error}"))?;
     let field = |name: &str| record.get(name).ok_or_else(|| format!("no {name:?} in the object"));
-    let key = field("key")?.as_str().ok_or("\"key\" is no string")?.as_bytes().to_vec();
+    let key = field("key")?.as_str().ok_or("\"key\" is not a string")?.as_bytes().to_vec();
     let value = match field("value")? {
         Value::String(text) => text.clone().into_bytes(),
         other => other.to_string().into_bytes(),
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn each_format_is_parsed() {
+    fn parses_each_format() {
         assert_eq!(Format::Tsv.parse(b"k\tv\tw\r"), record("k", "v\tw"));
         assert_eq!(Format::Lines.parse(b"it's"), record("it's", "it's"));
         assert_eq!(Format::Jsonl.parse(br#"{"key":"k","value":"v"}"#), record("k", "v"));
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_say_what_is_wrong() {
+    fn explains_invalid_lines() {
         assert!(Format::Tsv.parse(b"word").unwrap_err().contains("--format lines"));
         for line in [&b"{"[..], br#"{"key":1,"value":2}"#, br#"{"key":"k"}"#, b"7", b"\xff"] {
             assert!(Format::Jsonl.parse(line).is_err(), "{line:?}");
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn names_suggest_formats() {
+    fn derives_the_format_from_the_name() {
         assert_eq!(Format::of(Path::new("a.jsonl")), Format::Jsonl);
         assert_eq!(Format::of(Path::new("a.tsv")), Format::Tsv);
         assert_eq!(Format::of(Path::new("words")), Format::Tsv);

@@ -16,52 +16,52 @@ use farcall::rpc::ServerError;
 use farcall::select::Chosen;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
 use farcall_bench::rivals::{Rival, Room};
-use farcall_drive::bound_kept_memory;
+use farcall_drive::limit_retained_memory;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Serve a key-value store; any memcached client works.
+/// Serve a key-value store for any memcached client, and for RPC clients.
 ///
-/// Runs until SIGINT or SIGTERM, then answers what it received and ends. Without any address it listens on
-/// 127.0.0.1:11211 for memcached clients and on 127.0.0.1:11212 for RPC clients, or on the sockets that systemd opened
-/// for it. The memcached front ends have no authentication: bind them to addresses you trust.
+/// Runs until SIGINT or SIGTERM, then replies to the requests that it received, and exits. Without an address it listens
+/// on the sockets that systemd opened for it, or else on 127.0.0.1:11211 for memcached clients and on 127.0.0.1:11212 for
+/// RPC clients. The memcached front ends have no authentication: bind them only to addresses that you trust.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall kv serve\n  farcall kv serve --tcp 127.0.0.1:0 --unix /run/kv.sock --memory-mib 1024\n  farcall kv serve --config /etc/farcall/kv.toml\n  \
-                        farcall kv serve --partitions 4 --json      says where it serves in one line of JSON\n  \
+                        farcall kv serve --partitions 4 --json      prints its addresses in one line of JSON\n  \
                         farcall kv serve --preset pilaf --rpc 127.0.0.1:0 --records 1000000"
 )]
 pub struct Serve {
     /// Listen for memcached clients on this TCP address; port 0 lets the system choose. May be given several times.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
     tcp: Vec<SocketAddr>,
-    /// Listen for memcached clients on a Unix socket, usable by this user alone. May be given several times.
+    /// Listen for memcached clients of this user on a Unix socket. May be given several times.
     #[arg(long, value_name = "PATH")]
     unix: Vec<PathBuf>,
-    /// Listen for RPC clients on this TCP address, which carries the handshake only.
+    /// Listen for RPC clients on this TCP address, which is used only for the handshake.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
     rpc: Option<SocketAddr>,
-    /// Server threads; each owns its part of the keys.
+    /// Number of server threads, each with its own part of the keys.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     partitions: u32,
-    /// Memory of the whole store in MiB, index included.
+    /// Memory of the store in MiB, including the index.
     #[arg(long, default_value_t = 64, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     memory_mib: u64,
-    /// Largest value in bytes.
+    /// Maximum length of a value in bytes.
     #[arg(long, default_value_t = VALUE_MAX_BYTES_DEFAULT as u32, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     value_max: u32,
-    /// Refuse writes when memory is full, instead of evicting old records.
+    /// Refuse writes when the memory is full, instead of evicting old records.
     #[arg(long)]
     no_evict: bool,
-    /// Connections open at a time, over all memcached front ends.
+    /// Maximum number of open connections of all memcached front ends.
     #[arg(long, default_value_t = 4096, value_name = "COUNT")]
     connections_max: u64,
-    /// Memory of the buffers of memcached connections in MiB, on top of the store's: above it, the connection that
-    /// holds most is closed [default: 64; more for large stores and values].
+    /// Memory in MiB for the buffers of memcached connections, in addition to that of the store. Above this limit, the
+    /// connection with the largest buffers is closed [default: 64; more for large stores and values].
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     buffers_mib: Option<u64>,
-    /// Serve another store, to compare with: its clients READ it. It speaks RPC alone, by one thread.
+    /// Serve another store for comparison, whose clients use RDMA READ. It has one thread and serves RPC only.
     #[arg(long, value_name = "NAME", value_parser = rival_names(), requires = "rpc")]
     #[arg(conflicts_with_all = ["tcp", "unix", "partitions", "no_evict", "connections_max", "buffers_mib"])]
     preset: Option<String>,
@@ -69,7 +69,7 @@ pub struct Serve {
     #[arg(long, default_value_t = 100_000, value_name = "COUNT", requires = "preset")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
     records: u32,
-    /// With --preset farm: a key and value of fewer bytes are stored in the index.
+    /// With --preset farm: records shorter than this length in bytes are stored in the index.
     #[arg(long, default_value_t = 64, value_name = "BYTES", requires = "preset")]
     inline_bytes: u32,
     #[command(flatten)]
@@ -94,7 +94,7 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
-        bound_kept_memory();
+        limit_retained_memory();
         let sockets = systemd::take_sockets()?;
         if self.tcp.is_empty() && self.unix.is_empty() && self.rpc.is_none() && sockets.is_empty() {
             self.tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, MEMCACHED_PORT)));
@@ -106,10 +106,12 @@ impl Serve {
             memcached: !(self.tcp.is_empty() && self.unix.is_empty() && sockets.is_empty()),
             rpc: self.rpc.is_some(),
         };
-        let room = open_files::raise_limit_for(serves)?;
-        if self.rpc.is_none() && self.nic.is_said() {
-            return Err(Failure::new("--provider, --device and --gid-index are of RPC, which is not served")
-                .remedy("add an address of RPC clients, such as --rpc 127.0.0.1:11212, or leave them out")
+        let capacity = open_files::raise_limit_for(serves)?;
+        if self.rpc.is_none() && self.nic.is_given() {
+            return Err(Failure::new("--provider, --device and --gid-index require --rpc")
+                .remedy(
+                    "add an address for RPC clients, such as --rpc 127.0.0.1:11212, or omit these options",
+                )
                 .exit(Exit::Usage));
         }
         // Only RPC needs a provider.
@@ -128,7 +130,7 @@ impl Serve {
             rpc: server.rpc_address().map(|address| address.to_string()),
             metrics: metrics.map(|address| address.to_string()),
         };
-        say_ready(console, &ready, explanation.into_iter().chain([room.as_str()]))?;
+        print_ready(console, &ready, explanation.into_iter().chain([capacity.as_str()]))?;
         let exit = stop.wait_while(|| server.is_serving());
         server.stop().map_err(|error| Failure::because("the key-value service failed", &error))?;
         Ok(exit)
@@ -152,7 +154,7 @@ impl Serve {
             let failure = Failure::because(format!("cannot serve a {} store", rival.name()), &error);
             match error {
                 ServerError::Listen { .. } => {
-                    failure.remedy("choose another address, or stop what uses this one")
+                    failure.remedy("choose another address, or stop the process that uses this one")
                 }
                 _ => failure.remedy("change --memory-mib, --records, --value-max or --inline-bytes"),
             }
@@ -164,7 +166,7 @@ impl Serve {
             metrics: self.metrics.start()?.map(|address| address.to_string()),
             ..Ready::default()
         };
-        say_ready(console, &ready, [chosen.explanation.as_str()].into_iter())?;
+        print_ready(console, &ready, [chosen.explanation.as_str()].into_iter())?;
         let exit = stop.wait_while(|| server.is_serving());
         server.drain();
         server.join();
@@ -197,14 +199,14 @@ fn cannot_start(error: &KvServerError) -> Failure {
     let failure = Failure::because("cannot start the key-value service", error);
     match error {
         KvServerError::Listen(_) | KvServerError::Rpc(ServerError::Listen { .. }) => {
-            failure.remedy("choose another address, or stop what uses this one")
+            failure.remedy("choose another address, or stop the process that uses this one")
         }
         KvServerError::Store(_) => failure.remedy("change --memory-mib, --value-max or --partitions"),
-        _ => failure.remedy("see what is missing: farcall doctor"),
+        _ => failure.remedy("find out what is missing: farcall doctor"),
     }
 }
 
-fn say_ready<'a>(
+fn print_ready<'a>(
     console: Console,
     ready: &Ready,
     more: impl Iterator<Item = &'a str>,
@@ -221,6 +223,6 @@ fn say_ready<'a>(
         text = format!("{text}\n{line}");
     }
     let json = serde_json::to_value(ready)
-        .map_err(|error| Failure::because("cannot say where the service is", &error))?;
-    console.say_line(&text, &json)
+        .map_err(|error| Failure::because("cannot print the addresses of the service", &error))?;
+    console.print_line(&text, &json)
 }

@@ -16,9 +16,9 @@ use std::io::Read;
 pub struct Set {
     /// The key.
     key: String,
-    /// The value; without it, standard input is stored.
+    /// The value [default: standard input].
     value: Option<String>,
-    /// Seconds until the value expires; 0 is never, at most 30 days.
+    /// Seconds until the value expires, at most 30 days; 0 means that it never expires.
     #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=2_592_000))]
     ttl: u32,
     #[command(flatten)]
@@ -44,7 +44,7 @@ impl Set {
         let is_stored = KvClient::connect(&self.server)?.set(self.key.as_bytes(), &value, self.ttl)?;
         let text = if is_stored { "stored" } else { "not stored" };
         console
-            .say(&text, &json!({ "key": self.key, "stored": is_stored, "value_len_bytes": value.len() }))?;
+            .print(&text, &json!({ "key": self.key, "stored": is_stored, "value_len_bytes": value.len() }))?;
         Ok(if is_stored { Exit::Success } else { Exit::Negative })
     }
 }

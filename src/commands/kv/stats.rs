@@ -29,7 +29,7 @@ impl Stats {
             .into_iter()
             .map(|(name, value)| (name, value.parse::<u64>().map_or(Value::String(value), Value::from)))
             .collect();
-        console.say(&lines.join("\n"), &Value::Object(numbers))?;
+        console.print(&lines.join("\n"), &Value::Object(numbers))?;
         Ok(Exit::Success)
     }
 }

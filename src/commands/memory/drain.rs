@@ -1,6 +1,6 @@
 //! `farcall memory drain`: moves all pages away from a memory node.
 
-use super::ask::{Nodes, ask, status_of};
+use super::node_requests::{Nodes, request, status_of};
 use super::size;
 use crate::console::{Console, spinner};
 use crate::failure::{Exit, Failure};
@@ -11,16 +11,17 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Interval between two requests for the progress of a node.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
+const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time for which clients may keep slabs on a node for lack of other nodes, before draining is given up.
 const HELD_BACK_MAX: Duration = Duration::from_secs(5);
 
-/// Have clients move their pages to other nodes, and wait until nothing is left on these: then they can be stopped.
+/// Move all pages from these nodes to other nodes, so that they can be stopped.
 ///
-/// The nodes grant nothing more. With --undo they grant again. If clients would keep fewer replicas than they are
-/// configured for, since no other node has room, the nodes are not drained, unless --force. A volume that is kept and
-/// not mounted leaves when it is mounted, or forgotten: farcall memory forget.
+/// Clients move their pages; this command waits until the nodes are empty. The nodes grant no more memory, until --undo.
+/// If no other node has space, so that clients would have fewer replicas than they are configured for, the nodes are not
+/// drained, unless with --force. The pages of a volume that is not mounted are moved when it is mounted; to remove them:
+/// farcall memory forget.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory drain --nodes 127.0.0.1:11500\n  \
                         farcall memory drain --nodes 127.0.0.1:11500 --undo")]
@@ -30,10 +31,10 @@ pub struct Drain {
     /// The nodes grant slabs again.
     #[arg(long)]
     undo: bool,
-    /// Clients leave also where fewer replicas stay than they are configured for, down to one.
+    /// Drain the nodes even if clients have fewer replicas afterwards than they are configured for, down to one.
     #[arg(long, conflicts_with = "undo")]
     force: bool,
-    /// Time-out in seconds; after it the nodes continue to drain.
+    /// Timeout in seconds. The nodes continue to drain after it.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
 }
@@ -46,14 +47,14 @@ impl Drain {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
         let chosen = self.nodes.choose()?;
-        let request =
+        let message =
             if self.force { Request::DrainForced } else { Request::Drain { is_wanted: !self.undo } };
         let nodes = self.nodes.nodes.find(None)?;
         for node in &nodes {
-            ask(&chosen, *node, &request)?;
+            request(&chosen, *node, &message)?;
         }
         if self.undo {
-            console.say(&"the nodes grant slabs again", &json!({ "is_draining": false }))?;
+            console.print(&"the nodes grant slabs again", &json!({ "is_draining": false }))?;
             return Ok(Exit::Success);
         }
         let (until, bar) = (Instant::now() + Duration::from_secs(self.timeout), spinner());
@@ -79,14 +80,14 @@ impl Drain {
                     && held_back_since.get_or_insert_with(Instant::now).elapsed() > HELD_BACK_MAX;
                 if is_held_back && !self.force {
                     for node in &nodes {
-                        ask(&chosen, *node, &Request::Drain { is_wanted: false })?;
+                        request(&chosen, *node, &Request::Drain { is_wanted: false })?;
                     }
                     let of = size::text(u64::from(held_back) * status.slab_bytes);
                     return Err(Failure::new(
-                        "clients would keep fewer replicas than they are configured for",
+                        "clients would have fewer replicas than they are configured for",
                     )
                     .at(node)
-                    .why(format!("no other node has room for {of}; the nodes grant slabs again"))
+                    .why(format!("no other node has space for {of}; the nodes grant slabs again"))
                     .remedy(
                         "start more memory nodes, or accept fewer replicas: farcall memory drain --force",
                     ));
@@ -96,20 +97,22 @@ impl Drain {
                     return Ok(Exit::Interrupted);
                 }
                 if Instant::now() > until {
-                    return Err(Failure::new("clients do not leave the memory node")
-                        .at(node)
-                        .why(format!("{left} are still held after {} s", self.timeout))
-                        .remedy(
-                            "give them other nodes with free memory, or a spill file; forget volumes that nobody \
-                             mounts; see: farcall memory status",
-                        ));
+                    return Err(Failure::new(
+                        "clients did not move their pages from the memory node in time",
+                    )
+                    .at(node)
+                    .why(format!("{left} are still in use after {} s", self.timeout))
+                    .remedy(
+                        "start nodes with free memory, or configure a spill file; forget unused volumes; see \
+                             farcall memory status",
+                    ));
                 }
-                std::thread::sleep(LOOK_PERIOD);
+                std::thread::sleep(QUERY_INTERVAL);
             }
         }
         bar.finish_and_clear();
-        console.say(
-            &"nothing is left on the nodes; they can be stopped",
+        console.print(
+            &"the nodes are empty; they can be stopped",
             &json!({ "is_draining": true, "slabs": 0 }),
         )?;
         Ok(Exit::Success)

@@ -1,7 +1,7 @@
 //! `farcall memory forget`.
 
-use super::ask::{Nodes, ask};
-use super::node_list::no_help;
+use super::node_list::etcd_failure;
+use super::node_requests::{Nodes, request};
 use crate::commands::volume_args::VolumeArgs;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
@@ -9,9 +9,9 @@ use clap::Args;
 use farcall::memory::wire::Request;
 use serde_json::json;
 
-/// Have memory nodes keep a volume no longer: its files are gone.
+/// Remove a volume and its files from memory nodes.
 ///
-/// The volume must not be mounted. A node that is started again keeps nothing, either.
+/// The volume must not be mounted. A node that was restarted has no volumes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory forget --nodes a:11500,b:11500 --volume files \
                         --volume-key /etc/farcall/files.key")]
@@ -33,13 +33,13 @@ impl Forget {
         let chosen = self.nodes.choose()?;
         let list = &self.nodes.nodes;
         for node in list.find(Some(&volume.name))? {
-            ask(&chosen, node, &Request::Forget { volume: volume.clone() })?;
+            request(&chosen, node, &Request::Forget { volume: volume.clone() })?;
         }
         if let Some(directory) = list.directory() {
-            directory.forget_volume(&volume.name).map_err(|error| no_help(directory, &error))?;
+            directory.forget_volume(&volume.name).map_err(|error| etcd_failure(directory, &error))?;
         }
-        console.say(
-            &format!("the nodes keep nothing of the volume {:?}", volume.name),
+        console.print(
+            &format!("the volume {:?} is removed from the nodes", volume.name),
             &json!({ "forgotten": volume.name }),
         )?;
         Ok(Exit::Success)

@@ -3,7 +3,7 @@
 use crate::commands::kv::resolve;
 use crate::failure::{Exit, Failure};
 use farcall::memory::RemoteMemory;
-use farcall_memory::membership::{Directory, EtcdError, Joining, NODES_MAX};
+use farcall_memory::membership::{Directory, EtcdError, NODES_MAX, NodeDiscovery};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ impl NodeList {
     /// # Errors
     /// Returns an error text for the user.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if Directory::is_meant_by(text) {
+        if Directory::has_scheme(text) {
             return text.parse().map(Self::Registered).map_err(|error| format!("{error}"));
         }
         text.split(',').map(resolve).collect::<Result<_, _>>().map(Self::Named)
@@ -51,7 +51,7 @@ impl NodeList {
             nodes.truncate(NODES_MAX);
             Ok(nodes)
         });
-        let nodes = found.map_err(|error| no_help(directory, &error))?;
+        let nodes = found.map_err(|error| etcd_failure(directory, &error))?;
         if nodes.is_empty() {
             return Err(Failure::new("no memory node is registered")
                 .at(directory)
@@ -73,7 +73,7 @@ impl NodeList {
             Self::Named(_) => ("--nodes names", "name more nodes, or lower --replicas"),
             Self::Registered(_) => ("nodes registered:", "start more of them, or lower --replicas"),
         };
-        Err(Failure::new("cannot keep so many replicas")
+        Err(Failure::new("cannot store that many replicas")
             .why(format!("--replicas is {replicas}, and {there} {}", nodes.len()))
             .remedy(remedy)
             .exit(Exit::Usage))
@@ -99,12 +99,16 @@ impl NodeList {
     ///
     /// # Errors
     /// If a thread cannot be created.
-    pub fn join(&self, memory: &Arc<RemoteMemory>, volume: Option<&str>) -> Result<Option<Joining>, Failure> {
-        let joining = self.directory().cloned().map(|directory| match volume {
-            None => Joining::start(directory, memory),
-            Some(volume) => Joining::of_volume(directory, memory, volume.to_owned()),
+    pub fn join(
+        &self,
+        memory: &Arc<RemoteMemory>,
+        volume: Option<&str>,
+    ) -> Result<Option<NodeDiscovery>, Failure> {
+        let discovery = self.directory().cloned().map(|directory| match volume {
+            None => NodeDiscovery::start(directory, memory),
+            Some(volume) => NodeDiscovery::start_for_volume(directory, memory, volume.to_owned()),
         });
-        joining.transpose().map_err(|error| Failure::because("cannot look for memory nodes", &error))
+        discovery.transpose().map_err(|error| Failure::because("cannot search for memory nodes", &error))
     }
 }
 
@@ -124,10 +128,10 @@ pub fn joined(nodes: &[SocketAddr]) -> String {
 }
 
 /// Returns the failure of a query to etcd.
-pub fn no_help(directory: &Directory, error: &EtcdError) -> Failure {
-    let failure = Failure::because("cannot ask etcd about the memory nodes", error).at(directory);
+pub fn etcd_failure(directory: &Directory, error: &EtcdError) -> Failure {
+    let failure = Failure::because("cannot query etcd for memory nodes", error).at(directory);
     match error {
-        EtcdError::Away(_) => {
+        EtcdError::Unreachable(_) => {
             failure.remedy("start etcd, or name the nodes by their addresses").exit(Exit::Unreachable)
         }
         _ => failure.remedy("name an etcd that this host may use without a password"),
@@ -139,16 +143,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_named_as_it_was_given() {
+    fn prints_a_list_as_it_was_given() {
         for text in ["127.0.0.1:1,127.0.0.1:2", "etcd://127.0.0.1:2379/files"] {
             assert_eq!(NodeList::parse(text).unwrap().to_string(), text);
         }
-        assert!(NodeList::parse("127.0.0.1:1,").unwrap_err().contains("no HOST:PORT"));
+        assert!(NodeList::parse("127.0.0.1:1,").unwrap_err().contains("not a HOST:PORT"));
         assert!(NodeList::parse("etcd://127.0.0.1").unwrap_err().contains("etcd://HOST:PORT,.../CLUSTER"));
     }
 
     #[test]
-    fn replicas_need_as_many_nodes() {
+    fn requires_a_node_for_each_replica() {
         let named = NodeList::parse("127.0.0.1:1").unwrap();
         let nodes = named.find(None).unwrap();
         assert!(named.check_replicas(&nodes, 1).is_ok());

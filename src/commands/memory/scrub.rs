@@ -1,6 +1,6 @@
 //! `farcall memory scrub`: clients verify all their replicas.
 
-use super::ask::{Nodes, ask, status_of};
+use super::node_requests::{Nodes, request, status_of};
 use crate::console::{Console, spinner};
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
@@ -12,18 +12,19 @@ use std::time::{Duration, Instant};
 /// Interval between two queries of a node's state.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Have clients read every replica of every page that they keep on these nodes, and repair what is wrong.
+/// Verify all replicas of the pages on these nodes, and repair damaged ones.
 ///
-/// Clients do so slowly all the time; this does it at once, and waits until it is done. A client reads all of its pages,
-/// also those on its other nodes: it has the checksums, nodes have not. It begins when it renews its lease, within a
-/// third of the lease's term. Repairs are in the client's log, too.
+/// Clients verify their pages, because they have the checksums. They do so continuously at a low rate; this command
+/// requests it at once, and waits until it is complete. A client reads all of its pages, including those on its other
+/// nodes. It begins when it renews its lease, within a third of the lease term. Repairs are also in the log of the
+/// client.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory scrub --nodes 127.0.0.1:11500\n  \
                         farcall memory scrub --nodes etcd://10.0.0.9:2379/files --json")]
 pub struct Scrub {
     #[command(flatten)]
     nodes: Nodes,
-    /// Give up waiting after this time; clients continue.
+    /// Timeout in seconds. Clients continue after it.
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     timeout: u64,
 }
@@ -38,7 +39,7 @@ impl Scrub {
         let chosen = self.nodes.choose()?;
         let nodes = self.nodes.nodes.find(None)?;
         for node in &nodes {
-            ask(&chosen, *node, &Request::Scrub)?;
+            request(&chosen, *node, &Request::Scrub)?;
         }
         let (until, bar) = (Instant::now() + Duration::from_secs(self.timeout), spinner());
         let (mut lines, mut values) = (Vec::new(), Vec::new());
@@ -71,9 +72,9 @@ impl Scrub {
         }
         bar.finish_and_clear();
         if lines.is_empty() {
-            lines.push("no client keeps anything on these nodes".to_owned());
+            lines.push("no client stores pages on these nodes".to_owned());
         }
-        console.say(&lines.join("\n"), &Value::Array(values))?;
+        console.print(&lines.join("\n"), &Value::Array(values))?;
         Ok(Exit::Success)
     }
 }
@@ -87,7 +88,7 @@ fn text(report: &HolderReport) -> String {
     match report.redundancy {
         None => "not scrubbed: its client sends no reports; update it".to_owned(),
         Some(Redundancy { scrubbed, repaired, degraded, lost, .. }) => format!(
-            "{scrubbed} pages read of all replicas, {repaired} repaired since it began; \
+            "{scrubbed} pages read from all replicas, {repaired} repaired since it began; \
              slabs with too few replicas: {degraded}, without any: {lost}"
         ),
     }

@@ -2,7 +2,7 @@
 
 /// Parses a size in bytes with a suffix of K, M, G or T (powers of 1024), or none.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size; write a number with K, M, G or T, as 4G");
+    let wrong = || format!("{text:?} is not a size; write a number with K, M, G or T, such as 4G");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" => 0,
@@ -31,11 +31,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_and_written() {
+    fn parses_and_formats_sizes() {
         let read = ["7", "64K", "64m", "4G", "1T"].map(|text| bytes(text).unwrap());
         assert_eq!(read, [7, 64 << 10, 64 << 20, 4 << 30, 1 << 40]);
         for wrong in ["", "G", "4X", "-1", "4.5G", "99999999T"] {
-            assert!(bytes(wrong).unwrap_err().contains("as 4G"), "{wrong:?}");
+            assert!(bytes(wrong).unwrap_err().contains("such as 4G"), "{wrong:?}");
         }
         assert_eq!([7, 64 << 10, 3 << 29].map(text), ["7 B", "64 KiB", "1.5 GiB"]);
     }

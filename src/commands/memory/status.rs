@@ -1,6 +1,6 @@
 //! `farcall memory status`.
 
-use super::ask::{Nodes, status_of};
+use super::node_requests::{Nodes, status_of};
 use super::size;
 use crate::commands::mount::mounts_here;
 use crate::console::Console;
@@ -10,10 +10,10 @@ use farcall::memory::wire::{NodeStatus, Redundancy};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// Show memory nodes: free memory, and the clients that hold the rest.
+/// Show memory nodes: free memory, and the clients that use the rest.
 ///
-/// Below the nodes are the mounts of this machine, and what their programs wait for. With --json nodes alone are
-/// listed: farcall mounts --json lists mounts.
+/// Also lists the mounts of this machine, with the reason for which their programs wait, if they do. With --json, only
+/// nodes are listed: farcall mount list --json lists mounts.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall memory status --nodes 127.0.0.1:11500\n  \
                         farcall memory status --nodes 10.0.0.1:11500,10.0.0.2:11500 --json\n  \
@@ -51,7 +51,7 @@ impl Status {
             }
         }
         if !values.is_empty() || !lines.is_empty() {
-            console.say(&lines.join("\n"), &Value::Array(values))?;
+            console.print(&lines.join("\n"), &Value::Array(values))?;
         }
         failed.map_or(Ok(Exit::Success), Err)
     }
@@ -60,7 +60,7 @@ impl Status {
 fn text(node: SocketAddr, status: &NodeStatus) -> String {
     let room = status.room;
     let bytes = |slabs: u32| size::text(u64::from(slabs) * status.slab_bytes);
-    let wish = if room.is_draining { ", wants its memory back" } else { "" };
+    let draining = if room.is_draining { ", draining" } else { "" };
     let donated = match room.slabs {
         0 if !room.is_draining => "a witness, without pages".to_owned(),
         slabs => {
@@ -68,35 +68,35 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
             format!("{} free of {} (slabs of {slab})", bytes(room.free), bytes(slabs))
         }
     };
-    let mut text = format!("{node}  {donated}{wish}; {} leases expired", status.expired);
+    let mut text = format!("{node}  {donated}{draining}; {} leases expired", status.expired);
     for (at, holder) in status.holders.iter().enumerate() {
-        let way = if holder.is_connected { "" } else { ", not connected" };
+        let connection = if holder.is_connected { "" } else { ", not connected" };
         text += &format!(
-            "\n  {}: {}, lease for {:.1} s{way}",
+            "\n  {}: {}, lease for {:.1} s{connection}",
             holder.name.escape_debug(),
             bytes(holder.slabs),
             f64::from(holder.left_ms) / 1e3
         );
         if let Some(redundancy) = status.reports.get(at).and_then(|report| report.redundancy) {
-            text += &format!("\n    {}", in_words(redundancy));
+            text += &format!("\n    {}", redundancy_text(redundancy));
         }
     }
     if !status.volumes.is_empty() {
-        let notes: u64 = status.volumes.iter().map(|volume| volume.notes_bytes).sum();
+        let notes: u64 = status.volumes.iter().map(|volume| volume.metadata_bytes).sum();
         text += &format!(
-            "\n  volumes kept: {} of at most {}, with {} of at most {} of notes",
+            "\n  volumes: {} of at most {}, with {} of at most {} of metadata",
             status.volumes.len(),
             status.volumes_max,
             size::text(notes),
-            size::text(status.notes_bytes_max)
+            size::text(status.metadata_bytes_max)
         );
     }
     for volume in &status.volumes {
         text += &format!(
-            "\n  volume {}: {} and {} of notes, epoch {}, {}",
+            "\n  volume {}: {} and {} of metadata, epoch {}, {}",
             volume.name.escape_debug(),
             bytes(volume.slabs),
-            size::text(volume.notes_bytes),
+            size::text(volume.metadata_bytes),
             volume.epoch,
             if volume.is_held { "mounted" } else { "not mounted" }
         );
@@ -105,21 +105,21 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
 }
 
 /// Describes the redundancy of a client's data on all of its nodes.
-fn in_words(redundancy: Redundancy) -> String {
+fn redundancy_text(redundancy: Redundancy) -> String {
     let Redundancy { replicas, slabs, degraded, copying, lost, held_back, repaired, .. } = redundancy;
     let mut text = match degraded {
         0 => format!("in sync: {slabs} slabs with {replicas} replicas"),
         _ => format!("degraded: {degraded} of {slabs} slabs with fewer than {replicas} replicas"),
     };
     for (count, what) in
-        [(copying, "being copied"), (lost, "lost"), (held_back, "not given back: too few replicas")]
+        [(copying, "being copied"), (lost, "lost"), (held_back, "not returned: too few replicas")]
     {
         if count > 0 {
             text += &format!(", {count} {what}");
         }
     }
     if repaired > 0 {
-        text += &format!("; {repaired} wrong pages repaired");
+        text += &format!("; {repaired} damaged pages repaired");
     }
     text
 }
@@ -130,12 +130,12 @@ fn value(node: SocketAddr, status: &NodeStatus) -> Value {
                 "is_connected": holder.is_connected, "redundancy": status.reports.get(at).and_then(|report| report.redundancy) })
     });
     let volumes = status.volumes.iter().map(|volume| {
-        json!({ "name": volume.name, "slabs": volume.slabs, "notes_bytes": volume.notes_bytes,
+        json!({ "name": volume.name, "slabs": volume.slabs, "notes_bytes": volume.metadata_bytes,
                 "epoch": volume.epoch, "is_mounted": volume.is_held })
     });
     json!({
         "volumes": volumes.collect::<Vec<_>>(), "volumes_max": status.volumes_max,
-        "notes_bytes_max": status.notes_bytes_max,
+        "notes_bytes_max": status.metadata_bytes_max,
         "node": node.to_string(), "incarnation": format!("{:016x}", status.incarnation),
         "slab_bytes": status.slab_bytes, "slabs": status.room.slabs, "slabs_free": status.room.free,
         "is_draining": status.room.is_draining, "leases_expired": status.expired,

@@ -162,17 +162,17 @@ mod tests {
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(until_not_waiting(&mut exchange), Progress::Replied);
         drop(exchange);
-        let mut said = String::new();
-        client.read_to_string(&mut said).unwrap();
+        let mut received = String::new();
+        client.read_to_string(&mut received).unwrap();
         assert!(
-            said.starts_with("HTTP/1.1 200 OK\r\n") && said.ends_with("\r\n\r\nGET of /metrics\n"),
-            "{said}"
+            received.starts_with("HTTP/1.1 200 OK\r\n") && received.ends_with("\r\n\r\nGET of /metrics\n"),
+            "{received}"
         );
-        assert!(said.contains("Content-Length: 16\r\n"), "{said}");
+        assert!(received.contains("Content-Length: 16\r\n"), "{received}");
     }
 
     #[test]
-    fn gives_up_a_request_without_end_and_a_client_that_leaves() {
+    fn ends_on_an_endless_request_or_a_disconnect() {
         let (mut client, mut exchange) = pair();
         client.write_all(&[b'x'; REQUEST_BYTES_MAX]).unwrap();
         assert_eq!(until_not_waiting(&mut exchange), Progress::Failed);

@@ -2,14 +2,14 @@
 
 use super::exchange::{Exchange, Progress};
 use farcall::stats::{prometheus, read_pid};
-use farcall_drive::AcceptRest;
+use farcall_drive::AcceptBackoff;
 use farcall_stats::Block;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Maximum number of clients at a time. A further client takes the place of the one that waits longest.
+/// Maximum number of clients at a time. A further client replaces the one that waits longest.
 const CLIENTS_MAX: usize = 64;
 
 /// Maximum time from the accept of a client to the end of its connection.
@@ -24,7 +24,7 @@ farcall_stats::counters! {
         replies,
         /// Clients that were disconnected because they took too long to send a request or to read the reply.
         timed_out,
-        /// Clients that were disconnected because others needed their places.
+        /// Clients that were disconnected because other clients needed their slots.
         displaced,
         /// Clients that disconnected, or sent no request of HTTP, before they had a reply.
         failed,
@@ -35,7 +35,7 @@ pub(super) struct MetricsListener {
     socket: TcpListener,
     /// In the order of their accept: the first one waits longest.
     clients: Vec<Client>,
-    rest: AcceptRest,
+    backoff: AcceptBackoff,
     counters: Block<ListenerCounters>,
 }
 
@@ -50,7 +50,7 @@ impl MetricsListener {
         Ok(Self {
             socket,
             clients: Vec::with_capacity(CLIENTS_MAX),
-            rest: AcceptRest::new("listener of --metrics"),
+            backoff: AcceptBackoff::new("listener of --metrics"),
             counters: Block::new("metrics listener 0", 0),
         })
     }
@@ -83,9 +83,9 @@ impl MetricsListener {
         let deadlines = self.clients.iter().map(|client| client.deadline);
         let until_deadline =
             deadlines.map(|deadline| deadline.saturating_duration_since(Instant::now())).min();
-        let timeout = until_deadline.into_iter().chain(self.rest.left()).min();
+        let timeout = until_deadline.into_iter().chain(self.backoff.remaining()).min();
         // While `accept` fails, the socket stays readable, so it is not polled during the pause.
-        let accepts = if self.rest.left().is_some() { PollFlags::empty() } else { PollFlags::IN };
+        let accepts = if self.backoff.remaining().is_some() { PollFlags::empty() } else { PollFlags::IN };
         let mut polled: Vec<PollFd<'_>> = self
             .clients
             .iter()
@@ -104,14 +104,14 @@ impl MetricsListener {
     }
 
     fn accept(&mut self) {
-        if self.rest.left().is_some() && !self.rest.is_over() {
+        if self.backoff.remaining().is_some() && !self.backoff.take_expired() {
             return;
         }
         // Accepts at most as many clients as there are slots, so that ready clients are served first.
         for _ in 0..CLIENTS_MAX {
             match self.socket.accept() {
                 Ok((stream, _)) => self.admit(stream),
-                Err(error) if self.rest.goes_on_after(&error) => {}
+                Err(error) if self.backoff.should_retry(&error) => {}
                 Err(_) => return,
             }
         }

@@ -11,11 +11,11 @@ use listener::MetricsListener;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-/// Where metrics are served.
+/// Address of metrics.
 #[derive(Debug, Args)]
 pub struct MetricsArgs {
-    /// Export counters and histograms to Prometheus on this address (GET /metrics). There is no authentication: bind
-    /// it to an address you trust.
+    /// Serve counters and histograms for Prometheus at this address (GET /metrics). There is no authentication: bind it
+    /// only to an address that you trust.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
     metrics: Option<SocketAddr>,
 }
@@ -34,9 +34,9 @@ impl MetricsArgs {
     pub fn start(&self) -> Result<Option<SocketAddr>, Failure> {
         let Some(address) = self.metrics else { return Ok(None) };
         let cannot = |error: io::Error| {
-            Failure::because("cannot tell metrics", &error)
+            Failure::because("cannot serve metrics", &error)
                 .at(address)
-                .remedy("choose another address with --metrics, or stop what uses this one")
+                .remedy("choose another address with --metrics, or stop the process that uses this one")
         };
         let socket = TcpListener::bind(address).map_err(cannot)?;
         let address = socket.local_addr().map_err(cannot)?;

@@ -31,7 +31,7 @@ pub fn start(mut command: Command) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     let status = child.wait().map_err(cannot)?;
-    Ok(Exit::OfProgram(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+    Ok(Exit::Program(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
 /// Called by the child: leaves the session of the parent, whose terminal may be closed.

@@ -1,6 +1,7 @@
 //! `mount -t fuse.farcall`: mount(8) runs `mount.fuse.farcall`, a script that runs this command.
 
 use crate::commands::Cli;
+use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::{Args, Parser};
 use std::ffi::OsString;
@@ -13,10 +14,10 @@ const WITHOUT_EFFECT: [&str; 15] = [
     "user", "nouser", "users", "silent",
 ];
 
-/// Mounts as mount(8) asks for it; see mount.fuse.farcall.
+/// Mount as requested by mount(8); see mount.fuse.farcall.
 #[derive(Debug, Args)]
 pub struct Helper {
-    /// The volume's name; `farcall` or `none` without one.
+    /// Name of the volume; `farcall` or `none` means no volume.
     source: String,
     /// The directory.
     dir: OsString,
@@ -41,7 +42,7 @@ impl Helper {
     ///
     /// # Errors
     /// Like `farcall mount`; also fails if an option is not supported.
-    pub fn run(self) -> Result<Exit, Failure> {
+    pub fn run(self, _console: Console) -> Result<Exit, Failure> {
         let arguments = self.arguments()?;
         let parsed = Cli::try_parse_from(arguments).map_err(|error| {
             // Only the first line is used; the others describe a command line that the user did not write.

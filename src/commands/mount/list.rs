@@ -1,17 +1,17 @@
-//! `farcall mounts`.
+//! `farcall mount list`.
 
-use super::attached::{About, running};
+use super::record::{About, running};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use serde_json::{Value, json};
 
-/// List the mounts of farcall mount on this machine, and what their programs wait for.
+/// List the mounts of this machine, and the reason for which their programs wait.
 ///
-/// A mount waits when its memory nodes do not answer, or another mount has its volume: its programs do, too. They can be
-/// killed meanwhile, and it can be unmounted: farcall umount DIR.
+/// A mount and its programs wait if its memory nodes do not reply, or if another mount holds its volume. The programs can
+/// be killed in the meantime, and the mount can be unmounted: farcall umount DIR.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  farcall mounts\n  farcall mounts --json")]
+#[command(after_help = "Examples:\n  farcall mount list\n  farcall mount list --json")]
 pub struct List {}
 
 impl List {
@@ -23,7 +23,7 @@ impl List {
         let mounts = listed()?;
         let lines: Vec<String> = mounts.iter().map(text).collect();
         let text = if lines.is_empty() { "nothing is mounted".to_owned() } else { lines.join("\n") };
-        console.say(&text, &Value::Array(mounts.iter().map(value).collect()))?;
+        console.print(&text, &Value::Array(mounts.iter().map(value).collect()))?;
         Ok(Exit::Success)
     }
 }

@@ -1,12 +1,13 @@
 //! `farcall mount`: a file system over memory nodes.
 
-mod attached;
 mod background;
 mod helper;
 mod list;
+mod record;
 mod umount;
 mod worker;
 
+use super::command_group::command_group;
 use super::kv::resolve;
 use super::memory::node_list::{NodeList, VALUE_NAME, joined};
 use super::memory::size;
@@ -17,11 +18,11 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
 use crate::signals::StopFlag;
-use attached::Record;
-use clap::Args;
+use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
 use farcall_files::{BLOCK_BYTES, MountError, MountOptions, Supervisor, SupervisorError};
 pub use helper::Helper;
 pub use list::{List, mounts_here};
+use record::Record;
 use serde_json::json;
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -34,19 +35,76 @@ pub use worker::Worker;
 /// Source of a mount without a volume, as displayed by findmnt.
 const NO_VOLUME: &str = "farcall";
 
-/// Mount a file system whose bytes are in the memory of other machines.
+/// `farcall mount DIR`, or one of its subcommands. Implemented without the derive of clap, which has no enum of arguments
+/// and subcommands.
+#[derive(Debug)]
+pub enum Mount {
+    /// Mounts.
+    Mount(Box<MountArgs>),
+    /// Runs a subcommand.
+    Query(MountQuery),
+}
+
+command_group! {
+    pub enum MountQuery {
+        always {
+            List(list::List),
+        }
+    }
+}
+
+impl FromArgMatches for Mount {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match matches.subcommand_name() {
+            Some(_) => MountQuery::from_arg_matches(matches).map(Self::Query),
+            None => MountArgs::from_arg_matches(matches).map(Box::new).map(Self::Mount),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Mount {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        MountQuery::augment_subcommands(MountArgs::augment_args(command))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl Mount {
+    /// Mounts, or runs the subcommand.
+    ///
+    /// # Errors
+    /// Returns its failure.
+    pub fn run(self, console: Console) -> Result<Exit, Failure> {
+        match self {
+            Self::Mount(mount) => mount.run(console),
+            Self::Query(query) => query.run(console),
+        }
+    }
+}
+
+/// Mount a file system in the memory of other machines.
 ///
-/// Files are kept by memory nodes (farcall memory serve), each block by several. It is mounted until umount or Ctrl-C;
-/// then everything is gone, unless --snapshot names a file for it, or --volume a volume that nodes keep. Another
-/// process serves the files: if it is killed, the next one takes over, and programs only wait (Linux 6.9). If this one
-/// is killed the file system is taken off, and its files are gone; if both are at once, programs get errors until:
-/// umount DIR. A volume is mounted again, here or on another machine, when the lease of the mount that died has ended:
-/// all that was synced or closed is there. Needs root and /dev/fuse.
+/// Several memory nodes (farcall memory serve) store each block. The file system is mounted until umount or Ctrl-C. Its
+/// files are lost then, unless --snapshot names a file for them, or --volume a volume that the nodes keep. A second
+/// process serves the files: if it is killed, another one takes over, and programs only wait (Linux 6.9). If this process
+/// is killed, the file system is unmounted and its files are lost; if both processes are killed at the same time,
+/// programs get errors until umount DIR. A volume can be mounted again, here or on another machine, when the lease of
+/// its last mount has expired, with all files that were synced or closed. Requires root and /dev/fuse.
 ///
-/// The directory is attached when the file system serves: before, it shows what it contained. READY=1 is sent to
-/// systemd then (Type=notify), and with --background the command returns. With the package, mount(8) and /etc/fstab
-/// know the type fuse.farcall: the source is the volume's name, the options are these without dashes.
+/// The file system appears at the directory when it is served; until then, the directory shows its own contents. At that
+/// time, READY=1 is sent to systemd (Type=notify), and with --background the command returns. With the package, mount(8)
+/// and /etc/fstab support the type fuse.farcall: the source is the name of the volume, and the options are the options
+/// of this command without dashes.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:\n  farcall memory serve --size 8G        on two machines\n  \
                   farcall mount /mnt --nodes a:11500,b:11500 --replicas 2 --size 8G\n  \
                   farcall mount /mnt --nodes a:11500,b:11500 --size 8G --snapshot /var/lib/files.farcall\n  \
@@ -55,47 +113,48 @@ const NO_VOLUME: &str = "farcall";
                   farcall mount /mnt --nodes etcd://etcd:2379/files --size 8G\n  \
                   mount -t fuse.farcall files /mnt -o 'nodes=\"a:11500,b:11500\",size=8G,volume-key=/etc/farcall/files.key'\n  \
                   files  /mnt  fuse.farcall  nodes=\"a:11500,b:11500\",size=8G,volume-key=/etc/farcall/files.key,_netdev  0  0\n  \
+                  farcall mount list\n  \
                   farcall umount /mnt                   returns when the volume is free")]
-pub struct Mount {
-    /// The directory to mount at.
+pub struct MountArgs {
+    /// The directory to mount at; write a directory with the name of a subcommand as ./list.
     dir: PathBuf,
-    /// The memory nodes: where each farcall memory serve listens, separated by commas; or all that are registered in
-    /// etcd, also later.
+    /// Addresses of memory nodes (farcall memory serve), separated by commas, or all that are registered in etcd,
+    /// including later ones.
     #[arg(long, value_name = VALUE_NAME, value_parser = NodeList::parse)]
     nodes: NodeList,
-    /// How many nodes keep each block.
+    /// Number of nodes that store each block.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
-    /// The size of the file system. Memory is taken from nodes as it is written to.
+    /// Size of the file system. Memory is requested from nodes as it is written to.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::bytes)]
     size: u64,
-    /// Memory requested from a node at once; at most the size of its slabs.
+    /// Unit in which memory is requested from nodes; at most the size of their slabs.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::bytes)]
     slab: u64,
-    /// Begin with what this file holds, if it exists, and write it when the file system was unmounted.
+    /// Restore the file system from this file, if it exists, and save it there after it is unmounted.
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
-    /// The volume to mount; nodes keep it under this name until: farcall memory forget.
+    /// Name of the volume to mount. Nodes keep it until farcall memory forget.
     #[arg(long, value_name = "NAME", requires = "volume_key")]
     volume: Option<String>,
-    /// File with the volume's key; created if it does not exist. Every holder of the key can mount the volume. Nodes
-    /// see half of the key: it hides nothing from them, nor from a listener on the network.
+    /// File with the key of the volume. Created if it does not exist. Every process with the key can mount the volume.
+    /// The nodes know half of the key; it hides no contents from them, or from a listener on the network.
     #[arg(long, value_name = "FILE", requires = "volume")]
     volume_key: Option<PathBuf>,
-    /// Mount a volume to read it, also if no node that answers has some of its bytes: reading these is EIO, and all
-    /// else is as it was synced. Nothing of the volume is changed, also not where bytes are: nodes that are started
-    /// later have what they had.
+    /// Mount a volume read-only, even if none of the reachable nodes has some of its bytes. Reading these returns EIO;
+    /// the others are as they were synced. The volume and its placement are not changed, so that nodes that start later
+    /// still have their contents.
     #[arg(long, requires = "volume", conflicts_with = "snapshot")]
     read_only: bool,
-    /// Believe the nodes that answer, if this one does, although the others may know newer files: for a volume whose
-    /// other nodes are gone for good. What they alone knew is lost: files may be older than what was synced last. No
-    /// other mount may use the volume meanwhile. It counts until this mount has the volume, once.
+    /// Mount the state of the reachable nodes, if this one is among them, although other nodes may have a newer state:
+    /// for a volume whose other nodes are lost. Files may be older than the last sync. No other mount may use the volume
+    /// at the same time. Takes effect once, when this mount claims the volume.
     #[arg(long, value_name = "HOST:PORT", value_parser = resolve, requires = "volume")]
     survivor: Option<SocketAddr>,
-    /// Return when the file system serves, and serve it in the background. Messages go to the journal then.
+    /// Return when the file system is served, and serve it in the background. Messages are sent to the journal then.
     #[arg(long)]
     background: bool,
-    /// It is in the background: its standard input leads to the process that waits for it.
+    /// Set for the process in the background, whose standard input is connected to the process that waits for it.
     #[arg(long, hide = true, conflicts_with = "background")]
     detached: bool,
     #[command(flatten)]
@@ -104,7 +163,7 @@ pub struct Mount {
     nic: NicArgs,
 }
 
-impl Mount {
+impl MountArgs {
     /// Mounts, and serves until the file system is unmounted.
     ///
     /// # Errors
@@ -125,7 +184,9 @@ impl Mount {
             && volume.make_key()?
         {
             let path = volume.volume_key.display();
-            eprintln!("made a key for the volume: {path}; keep a copy: without it nobody mounts the volume");
+            eprintln!(
+                "created a key for the volume: {path}; keep a copy, because the volume cannot be mounted without it"
+            );
         }
         let worker = self.worker(&nodes)?;
         let source = self.volume.as_deref().unwrap_or(NO_VOLUME);
@@ -137,17 +198,17 @@ impl Mount {
             .inspect_err(|error| tracing::warn!("farcall umount will not wait for this mount: {error}"));
         let record = RefCell::new(record.ok());
         let (size_bytes, replicas, dir) = (whole_blocks(self.size), self.replicas, supervisor.dir());
-        console.say_line(
+        console.print_line(
             &format!(
                 "{} at {} in the memory of {} nodes, {replicas} replicas (pid {})\n{}",
                 size::text(size_bytes),
                 dir.display(),
                 nodes.len(),
                 std::process::id(),
-                supervisor.said(),
+                supervisor.ready_line(),
             ),
             &json!({ "serving": "files", "mounted": dir, "pid": std::process::id(), "size_bytes": size_bytes, "replicas": replicas,
-                    "read_only": self.read_only, "explanation": supervisor.said() }),
+                    "read_only": self.read_only, "explanation": supervisor.ready_line() }),
         )?;
         if self.detached {
             background::ready()?;
@@ -156,7 +217,7 @@ impl Mount {
             if let Some(record) = &mut *record.borrow_mut()
                 && let Err(error) = record.waits_for(supervisor.waits_for())
             {
-                tracing::warn!("farcall mounts does not show what is waited for: {error}");
+                tracing::warn!("farcall mount list will not show the reason of waits: {error}");
             }
             supervisor.is_serving()
         });
@@ -168,7 +229,8 @@ impl Mount {
     /// Returns the command of this program as the process that serves in the background.
     fn in_background(&self, console: Console) -> Result<Command, Failure> {
         let mut command = Command::new(this_program()?);
-        command.arg("mount").arg(&self.dir).arg("--detached").args(self.options());
+        // After an option, a directory with the name of a subcommand is not taken for one.
+        command.args(["mount", "--detached"]).arg(&self.dir).args(self.options());
         command.args(console.is_json().then_some("--json"));
         Ok(command)
     }
@@ -210,10 +272,10 @@ impl Mount {
     fn check_survivor(&self, nodes: &[SocketAddr]) -> Result<(), Failure> {
         match self.survivor.filter(|survivor| !nodes.contains(survivor)) {
             None => Ok(()),
-            Some(survivor) => Err(Failure::new("the survivor is none of the memory nodes")
+            Some(survivor) => Err(Failure::new("the survivor is not one of the memory nodes")
                 .at(survivor)
                 .why(format!("the nodes are {}", joined(nodes)))
-                .remedy("name one of them with --survivor, as --nodes does")
+                .remedy("name one of them with --survivor, written as in --nodes")
                 .exit(Exit::Usage)),
         }
     }
@@ -258,7 +320,7 @@ fn unmount(mounted: &Supervisor) -> Result<(), Failure> {
     }
     let dir = mounted.dir().display();
     eprintln!(
-        "{dir}: {busy}: taken off; it serves on until nothing is in use there. Once more to end at once."
+        "{dir}: {busy}: detached; it is served until none of its files is in use. Repeat the signal to end at once."
     );
     mounted.detach().map_err(|error| Failure::because("cannot unmount", &error).at(mounted.dir().display()))
 }
@@ -269,10 +331,10 @@ fn cannot(error: &SupervisorError) -> Failure {
         SupervisorError::Worker(4) => failure.exit(Exit::Unreachable),
         SupervisorError::Worker(2) => failure.exit(Exit::Usage),
         SupervisorError::Mount(MountError::Occupied(dir) | MountError::Ended(dir)) => failure.remedy(format!(
-            "take it off, also if programs get \"Transport endpoint is not connected\" there: farcall umount {}",
+            "unmount it, even if programs get \"Transport endpoint is not connected\" there: farcall umount {}",
             dir.display()
         )),
-        SupervisorError::Mount(_) => failure.remedy("see: farcall mount --help"),
-        _ => failure.remedy("see what is missing: farcall doctor"),
+        SupervisorError::Mount(_) => failure.remedy("read farcall mount --help"),
+        _ => failure.remedy("find out what is missing: farcall doctor"),
     }
 }

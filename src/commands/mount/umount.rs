@@ -1,6 +1,6 @@
 //! `farcall umount`, which umount(8) also runs as `umount.fuse.farcall`.
 
-use super::attached::wait_until_free;
+use super::record::wait_until_free;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
@@ -11,19 +11,19 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Unmount a file system of farcall mount, and wait until its volume is free for the next mount.
+/// Unmount a file system of farcall mount, and wait until its volume is free.
 ///
-/// umount(8) calls it, too, where the package has installed /sbin/umount.fuse.farcall. It works as well on a directory
-/// whose mount was killed, where programs get "Transport endpoint is not connected".
+/// umount(8) also runs this command if the package has installed /sbin/umount.fuse.farcall. A directory whose mount was
+/// killed, where programs get "Transport endpoint is not connected", can be unmounted as well.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall umount /mnt\n  farcall umount /mnt --lazy")]
 pub struct Umount {
     /// The directory.
     dir: PathBuf,
-    /// Take it off its directory although files are in use: it ends when none is.
+    /// Detach the file system although files are in use; it ends when none is.
     #[arg(long, short = 'l')]
     lazy: bool,
-    /// Give up waiting for the process of farcall mount after this time; it continues to end.
+    /// Timeout in seconds of the wait for the process of farcall mount, which continues to end after it.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
     /// Options of umount(8) without effect here.
@@ -48,23 +48,23 @@ impl Umount {
         let cannot = |error: io::Error| {
             Failure::because("cannot unmount", &error)
                 .at(self.dir.display())
-                .remedy("see what uses it: fuser -vm DIR; or take it off at once: farcall umount --lazy DIR")
+                .remedy("find the processes that use it: fuser -vm DIR; or detach it at once: farcall umount --lazy DIR")
         };
         let mounted = farcall_mounted_at(&self.dir).map_err(cannot)?.ok_or_else(|| {
             Failure::new("no file system of farcall mount is mounted there")
                 .at(self.dir.display())
-                .remedy("see what is: findmnt -t fuse.farcall")
+                .remedy("list mounts: findmnt -t fuse.farcall")
         })?;
         let (dir, device) = (mounted.at, mounted.device);
         unmount_at(&dir, self.lazy).map_err(cannot)?;
         let is_free = wait_until_free(&device, Duration::from_secs(if self.lazy { 0 } else { self.timeout }));
         if !is_free.map_err(cannot)? && !self.lazy {
-            return Err(Failure::new("the file system is unmounted, but its process does not end")
+            return Err(Failure::new("the file system is unmounted, but its process has not exited")
                 .at(dir.display())
                 .why(format!("waited for {} s", self.timeout))
-                .remedy("see its messages; are its memory nodes reachable? farcall memory status"));
+                .remedy("read its messages, and check whether its memory nodes are reachable: farcall memory status"));
         }
-        console.say(&format!("{} is unmounted", dir.display()), &json!({ "unmounted": dir }))?;
+        console.print(&format!("{} is unmounted", dir.display()), &json!({ "unmounted": dir }))?;
         Ok(Exit::Success)
     }
 }

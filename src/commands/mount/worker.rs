@@ -1,9 +1,10 @@
 //! The process that serves the files of `farcall mount`: this program, started again by the supervisor.
 
-use super::{Mount, background, whole_blocks};
-use crate::commands::memory::node_list::no_help;
+use super::{MountArgs, background, whole_blocks};
+use crate::commands::memory::node_list::etcd_failure;
 use crate::commands::memory::size;
 use crate::commands::volume_args::VolumeArgs;
+use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
 use clap::Args;
@@ -12,7 +13,7 @@ use farcall::verbs::Provider;
 use farcall_files::{
     BLOCK_BYTES, Caller, Journal, Lineage, Log, Mount as Mounted, MountEnd, State, Time, Tree, Volume,
 };
-use farcall_memory::membership::Joining;
+use farcall_memory::membership::NodeDiscovery;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ const HOST_CHARS_MAX: usize = 12;
 #[derive(Debug, Args)]
 pub struct Worker {
     #[command(flatten)]
-    mount: Mount,
+    mount: MountArgs,
     /// Memory nodes that the supervisor found.
     #[arg(long, value_delimiter = ',', required = true)]
     known: Vec<SocketAddr>,
@@ -42,31 +43,32 @@ impl Worker {
     ///
     /// # Errors
     /// If no node can be used, or the snapshot cannot be read or written.
-    pub fn run(self) -> Result<Exit, Failure> {
+    pub fn run(self, _console: Console) -> Result<Exit, Failure> {
         open_files::raise_limit();
-        let given = farcall_files::Worker::of_standard_streams().map_err(cannot_take_over)?;
+        let given = farcall_files::Worker::from_standard_streams().map_err(cannot_take_over)?;
         let chosen = self.mount.nic.choose()?;
         let provider: Arc<dyn Provider> = chosen.provider.into();
-        let Opened { volume, joining, said, is_first } = self.open_in_time(&provider, &given)?;
-        let line =
-            chosen.explanation.to_string().replace('\n', "; ") + &said + &self.serve_metrics(is_first)?;
+        let Opened { volume, discovery, description, is_first } = self.open_in_time(&provider, &given)?;
+        let line = chosen.explanation.to_string().replace('\n', "; ")
+            + &description
+            + &self.serve_metrics(is_first)?;
         let (device, dir) = (given.device().map_err(cannot_take_over)?, self.mount.dir.clone());
         let serve = if is_first { Mounted::serve } else { Mounted::take_over };
         let mut mounted = serve(device, dir.clone(), Arc::clone(&volume)).map_err(cannot_take_over)?;
-        given.serves(&line, dir).map_err(cannot_take_over)?;
+        given.report_ready(&line, dir).map_err(cannot_take_over)?;
         if self.mount.detached {
             background::log_to_journal().map_err(cannot_take_over)?;
         }
         let end = mounted.wait();
         if end == MountEnd::Lost {
-            tracing::warn!("the volume is lost to this process: the next one claims it");
+            tracing::warn!("this process has lost the volume; the next one claims it");
             // Threads with pending requests would never end, and no resources remain to be released.
             std::process::exit(farcall_files::Worker::LOST);
         }
-        drop(joining);
+        drop(discovery);
         volume
             .sync()
-            .map_err(|error| Failure::because("the last changes are not at the memory nodes", &error))?;
+            .map_err(|error| Failure::because("the last changes did not reach the memory nodes", &error))?;
         self.mount.save(&volume)
     }
 }
@@ -78,9 +80,9 @@ fn cannot_take_over(error: io::Error) -> Failure {
 /// The file system that is served.
 struct Opened {
     volume: Arc<Volume>,
-    joining: Option<Joining>,
+    discovery: Option<NodeDiscovery>,
     /// Description printed for the user.
-    said: String,
+    description: String,
     /// `true` if no process has served it before.
     is_first: bool,
 }
@@ -125,7 +127,7 @@ impl Worker {
         provider: &Arc<dyn Provider>,
         given: &farcall_files::Worker,
     ) -> Result<Opened, Failure> {
-        let mut said = String::new();
+        let mut reported = String::new();
         loop {
             let (is_first, opened) = self.open(provider)?;
             let failure = match opened {
@@ -134,14 +136,15 @@ impl Worker {
                 Err(not_opened) => return Err(not_opened.failure),
             };
             let why = failure.reason().to_owned();
-            if why != said {
+            if why != reported {
                 tracing::warn!("programs wait: {why}");
             }
-            if !given.waits(&why, &self.mount.dir, CLAIM_INTERVAL).map_err(cannot_take_over)? {
-                let what = "unmounted before the volume was there again: what was not synced is lost";
+            if !given.report_wait(&why, &self.mount.dir, CLAIM_INTERVAL).map_err(cannot_take_over)? {
+                let what =
+                    "unmounted before the volume was available again; changes that were not synced are lost";
                 return Err(Failure::new(what).why(why));
             }
-            said = why;
+            reported = why;
         }
     }
 
@@ -168,11 +171,11 @@ impl Worker {
     ) -> Result<Opened, NotOpened> {
         let memory = RemoteMemory::resume(Arc::clone(provider), self.config(), kept);
         let memory = Arc::new(memory.map_err(|error| NotOpened::of(&error))?);
-        let joining = self.mount.nodes.join(&memory, None)?;
+        let discovery = self.mount.nodes.join(&memory, None)?;
         let is_first = earlier.is_none();
         let tree = earlier.map_or_else(|| self.mount.tree(&memory), Ok)?;
-        let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
-        Ok(Opened { volume, joining, said: String::new(), is_first })
+        let volume = Arc::new(Volume::with_journal(tree, Box::new(memory), journal));
+        Ok(Opened { volume, discovery, description: String::new(), is_first })
     }
 
     /// Claims the volume.
@@ -185,7 +188,7 @@ impl Worker {
         earlier: Option<Tree>,
     ) -> Result<Opened, NotOpened> {
         let size_bytes = whole_blocks(self.mount.size);
-        let mut config = args.read(lineage.holder(), Log::notes_bytes(size_bytes))?;
+        let mut config = args.read(lineage.holder(), Log::metadata_bytes(size_bytes))?;
         config = config.with_history(Arc::clone(lineage) as _);
         if self.mount.read_only {
             config = config.read_only();
@@ -197,32 +200,32 @@ impl Worker {
         let claimed = RemoteMemory::claim(Arc::clone(provider), self.config(), &config);
         let (memory, takeover) = claimed.map_err(|error| NotOpened::of(&error))?;
         let is_first = earlier.is_none();
-        self.note_nodes(&args.volume, &takeover, is_first)?;
+        self.record_nodes(&args.volume, &takeover, is_first)?;
         let memory = Arc::new(memory);
         let (log, tree) = if self.mount.read_only {
-            (None, Log::read(size_bytes, &takeover.notes)?)
+            (None, Log::read(size_bytes, &takeover.metadata)?)
         } else {
-            let (log, tree) = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.notes)?;
+            let (log, tree) = Log::open(Arc::clone(&memory) as _, size_bytes, &takeover.metadata)?;
             (Some(log), tree)
         };
         // The tree stored on this machine is newer, unless another mount has changed the volume since.
         let is_current = lineage.is_tree_current();
         if !is_current && !is_first {
-            tracing::warn!("another mount has changed the volume: changes that were not synced are lost");
+            tracing::warn!("another mount has changed the volume; changes that were not synced are lost");
         }
         let (tree, journal) = match earlier {
             Some(earlier) if is_current => (Some(earlier), journal),
             _ => (tree, journal.restarted(lineage.era())),
         };
         let journal = log.into_iter().fold(journal, Journal::with_log);
-        let joining = self.mount.nodes.join(&memory, Some(&args.volume))?;
+        let discovery = self.mount.nodes.join(&memory, Some(&args.volume))?;
         let tree = tree.map_or_else(|| self.mount.tree(&memory), Ok)?;
-        let volume = Arc::new(Volume::kept(tree, Box::new(memory), journal));
+        let volume = Arc::new(Volume::with_journal(tree, Box::new(memory), journal));
         volume
             .sync()
             .map_err(|error| NotOpened { failure: cannot_take_over(error.into()), may_pass: true })?;
         lineage.tree_is_current()?;
-        Ok(Opened { volume, joining, said: text(args, &takeover), is_first })
+        Ok(Opened { volume, discovery, description: text(args, &takeover), is_first })
     }
 
     /// Serves metrics, if requested, and returns the address as text. A process that takes over does not fail because
@@ -234,7 +237,7 @@ impl Worker {
             }
             Err(failure) if is_first => Err(failure),
             Err(failure) => {
-                tracing::warn!("the files are served, but no metrics: {failure}");
+                tracing::warn!("the files are served, but metrics are not: {failure}");
                 Ok(String::new())
             }
         }
@@ -254,28 +257,28 @@ impl Worker {
     }
 
     /// Records in etcd which nodes have the volume, before it is written to, so that the next mount queries them.
-    fn note_nodes(&self, volume: &str, takeover: &Takeover, is_first: bool) -> Result<(), Failure> {
+    fn record_nodes(&self, volume: &str, takeover: &Takeover, is_first: bool) -> Result<(), Failure> {
         let Some(directory) = self.mount.nodes.directory() else { return Ok(()) };
         let has_it = |node: &&SocketAddr| takeover.nodes.contains(&node.to_string());
         let nodes = self.known.iter().filter(has_it).copied().collect();
-        match directory.note_volume(volume, nodes) {
+        match directory.record_volume(volume, nodes) {
             // Every node that has it now had it when the first process recorded the nodes.
             Err(error) if !is_first => {
-                tracing::warn!(%directory, "it is not noted which nodes have the volume now: {error}");
+                tracing::warn!(%directory, "the nodes of the volume were not recorded in etcd: {error}");
                 Ok(())
             }
-            noted => noted.map_err(|error| no_help(directory, &error)),
+            recorded => recorded.map_err(|error| etcd_failure(directory, &error)),
         }
     }
 }
 
-impl Mount {
+impl MountArgs {
     fn tree(&self, memory: &RemoteMemory) -> Result<Tree, Failure> {
         if let Some(path) = self.snapshot.as_ref().filter(|path| path.exists()) {
             return farcall_files::restore(path, memory).map_err(|error| {
                 Failure::because("cannot restore the snapshot", &error)
                     .at(path.display())
-                    .remedy("name another file with --snapshot, or give it the --size that it had")
+                    .remedy("name another file with --snapshot, or use its original --size")
             });
         }
         let owner =
@@ -289,7 +292,7 @@ impl Mount {
     fn save(&self, volume: &Volume) -> Result<Exit, Failure> {
         let Some(path) = &self.snapshot else { return Ok(Exit::Success) };
         farcall_files::save(volume, path).map(|()| Exit::Success).map_err(|error| {
-            Failure::because("the snapshot was not written; what was there before is", &error)
+            Failure::because("the snapshot was not written; an earlier one is unchanged", &error)
                 .at(path.display())
         })
     }
@@ -301,7 +304,7 @@ fn text(args: &VolumeArgs, takeover: &Takeover) -> String {
     let missing: u64 = takeover.missing.iter().map(|range| range.end - range.start).sum();
     let missing = match missing {
         0 => String::new(),
-        missing => format!("; no node that answers has {} of it", size::text(missing)),
+        missing => format!("; no reachable node has {} of it", size::text(missing)),
     };
     format!("; volume {:?}: {age}, epoch {}{missing}", args.volume, takeover.epoch)
 }
@@ -314,18 +317,18 @@ fn cannot_open(error: &OpenError) -> Failure {
     let failure = Failure::because("cannot use the memory nodes", error);
     match error {
         OpenError::NoNode(_) => failure
-            .remedy("start them: farcall memory serve; or name others with --nodes")
+            .remedy("start memory nodes: farcall memory serve; or name others with --nodes")
             .exit(Exit::Unreachable),
-        OpenError::Held(_) => failure.remedy("see who has it: farcall memory status"),
+        OpenError::Held(_) => failure.remedy("find the mount that holds it: farcall memory status"),
         OpenError::Volume { .. } => failure.remedy(
-            "see what nodes keep: farcall memory status; if some are gone for good: farcall mount --survivor HOST:PORT",
+            "list the volumes of the nodes: farcall memory status; if some nodes are lost: farcall mount --survivor HOST:PORT",
         ),
         OpenError::Incomplete { .. } => {
-            failure.remedy("start the nodes that have these bytes, or mount what is left: farcall mount --read-only")
+            failure.remedy("start the nodes that have these bytes, or mount the rest: farcall mount --read-only")
         }
         OpenError::Range { .. } | OpenError::NotPages { .. } => {
             failure.remedy("change --size or --slab").exit(Exit::Usage)
         }
-        _ => failure.remedy("see what is missing: farcall doctor"),
+        _ => failure.remedy("find out what is missing: farcall doctor"),
     }
 }

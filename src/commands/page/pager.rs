@@ -1,10 +1,11 @@
 //! The pager of `farcall page`: another process of this program, which it starts.
 
 use crate::commands::nic_args::NicArgs;
+use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall::memory::OpenError;
-use farcall_paging::{PagerError, Place, serve};
+use farcall_paging::{PagerError, RunPaths, serve};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -14,10 +15,10 @@ use std::os::unix::net::UnixStream;
 pub struct Pager {
     /// Process number of the supervisor.
     #[arg(long)]
-    keeper: u32,
+    supervisor: u32,
     /// State of the last process: a descriptor of the supervisor's.
     #[arg(long)]
-    kept: Option<i32>,
+    resume_file: Option<i32>,
     #[command(flatten)]
     nic: NicArgs,
 }
@@ -27,27 +28,27 @@ impl Pager {
     ///
     /// # Errors
     /// If it cannot start.
-    pub fn run(self) -> Result<Exit, Failure> {
+    pub fn run(self, _console: Console) -> Result<Exit, Failure> {
         let cannot_take =
-            |error: io::Error| Failure::because("cannot take over what pages are asked by", &error);
+            |error: io::Error| Failure::because("cannot take over the requests for pages", &error);
         let device = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_take)?;
-        let keeper = UnixStream::from(io::stdout().as_fd().try_clone_to_owned().map_err(cannot_take)?);
+        let supervisor = UnixStream::from(io::stdout().as_fd().try_clone_to_owned().map_err(cannot_take)?);
         let provider = self.nic.choose()?.provider;
-        serve(Place::of(self.keeper), device, keeper, provider.into(), self.kept)
+        serve(RunPaths::of(self.supervisor), device, supervisor, provider.into(), self.resume_file)
             .map(|()| Exit::Success)
             .map_err(|error| {
                 let failure = Failure::because("cannot serve pages", &error);
                 match error {
                     PagerError::Open(OpenError::NoNode(_)) => failure
-                        .remedy("start them: farcall memory serve; or name others with --nodes")
+                        .remedy("start memory nodes: farcall memory serve; or name others with --nodes")
                         .exit(Exit::Unreachable),
                     PagerError::Open(OpenError::Range { .. } | OpenError::NotPages { .. }) => {
                         failure.remedy("change --size or --slab").exit(Exit::Usage)
                     }
                     PagerError::Memory(_) => failure.remedy(
-                        "see what they have: farcall memory status; lower --size, or name more nodes",
+                        "check their free memory: farcall memory status; lower --size, or name more nodes",
                     ),
-                    _ => failure.remedy("see what is missing: farcall doctor"),
+                    _ => failure.remedy("find out what is missing: farcall doctor"),
                 }
             })
     }

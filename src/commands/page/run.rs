@@ -6,7 +6,7 @@ use crate::commands::nic_args::NicArgs;
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use clap::Args;
-use farcall_paging::{Config, Ended, Obstacle, Paging, PagingError, Ready, preflight};
+use farcall_paging::{Config, Obstacle, PagingError, PagingRun, Ready, RunOutcome, preflight};
 use std::env;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -15,27 +15,27 @@ use std::process::Command;
 /// Program to run, and memory nodes for its pages.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Local memory that the program and its children may have.
+    /// Maximum local memory of the program and its children.
     #[arg(long, value_name = "SIZE", value_parser = size::bytes, required = true)]
     resident: Option<u64>,
-    /// The memory nodes: where each farcall memory serve listens, separated by commas; or all that are registered in
-    /// etcd, also later.
+    /// Addresses of memory nodes (farcall memory serve), separated by commas, or all that are registered in etcd,
+    /// including later ones.
     #[arg(long, value_name = VALUE_NAME, value_parser = NodeList::parse, required_unless_present = "bare")]
     nodes: Option<NodeList>,
-    /// Keep pages in the pager: all of the way to memory nodes but these, for farcall page bench.
+    /// Store pages in the pager instead of memory nodes, for farcall bench page.
     #[arg(long, hide = true, conflicts_with = "nodes")]
     bare: bool,
-    /// How many nodes keep each page.
+    /// Number of nodes that store each page.
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
-    /// How much can be swapped. Nodes grant all of it at the start.
+    /// Size of the swap area. The nodes grant all of it at the start.
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = size::bytes)]
     size: u64,
-    /// Memory requested from a node at once; at most the size of its slabs.
+    /// Unit in which memory is requested from nodes; at most the size of their slabs.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::bytes)]
     slab: u64,
-    /// Begin without CAP_SYS_RESOURCE, as in most containers. If the whole machine is short of memory then, the pager
-    /// may wait for memory that comes only by the pager: everything stalls until the program is killed.
+    /// Start without CAP_SYS_RESOURCE, as in most containers. If the machine is short of memory then, the pager may wait
+    /// for memory that only the pager can free: all programs stall until the program is killed.
     #[arg(long)]
     may_stall: bool,
     #[command(flatten)]
@@ -56,20 +56,20 @@ impl Run {
             return Err(Failure::new("no program to run").exit(Exit::Usage));
         };
         let config = self.config()?;
-        if let Some(obstacles) = in_one(&preflight(&config)) {
+        if let Some(obstacles) = combined(&preflight(&config)) {
             return Err(obstacles);
         }
-        let paging = Paging::start(&config, self.pager()?).map_err(|error| cannot(&error))?;
-        tell(&paging, &config);
+        let paging = PagingRun::start(&config, self.pager()?).map_err(|error| cannot(&error))?;
+        print_summary(&paging, &config);
         let mut command = Command::new(program);
         command.args(arguments);
         match paging.run(command, || stop.is_raised()) {
-            Ok(Ended::Program(code)) => Ok(Exit::OfProgram(code)),
-            Ok(Ended::OutOfMemory { code, killed }) => {
+            Ok(RunOutcome::Program(code)) => Ok(Exit::Program(code)),
+            Ok(RunOutcome::OutOfMemory { code, killed }) => {
                 eprintln!("{}", out_of_memory(&config, killed));
-                Ok(Exit::OfProgram(code))
+                Ok(Exit::Program(code))
             }
-            Ok(Ended::Asked) => Ok(Exit::Interrupted),
+            Ok(RunOutcome::Requested) => Ok(Exit::Interrupted),
             Err(error) => Err(cannot(&error).at(program.display())),
         }
     }
@@ -106,31 +106,31 @@ impl Run {
     fn pager(&self) -> Result<impl FnMut(Option<i32>) -> Command + Send + use<>, Failure> {
         let this = env::current_exe()
             .map_err(|error| Failure::because("cannot find the program that serves pages", &error))?;
-        let mut options = vec!["--keeper".to_owned(), std::process::id().to_string()];
+        let mut options = vec!["--supervisor".to_owned(), std::process::id().to_string()];
         options.extend(self.nic.to_arguments());
-        Ok(move |kept: Option<i32>| {
+        Ok(move |resume_file: Option<i32>| {
             let mut pager = Command::new(&this);
             pager.arg("__pager").args(&options);
-            pager.args(kept.map(|number| format!("--kept={number}")));
+            pager.args(resume_file.map(|number| format!("--resume-file={number}")));
             pager
         })
     }
 }
 
 /// Prints a summary on standard error, because standard output belongs to the program.
-fn tell(paging: &Paging, config: &Config) {
+fn print_summary(paging: &PagingRun, config: &Config) {
     let device = paging.swap().map_or_else(String::new, |device| device.display().to_string());
     let (replicas, Ready { slabs, degraded }) = (config.replicas, paging.ready());
     let redundancy = match degraded {
         0 => format!("{replicas} replicas"),
         _ => format!(
-            "NOT {replicas} replicas of {degraded} of {slabs} slabs, since the nodes have no room for them: the loss of one \
-             node loses pages"
+            "FEWER than {replicas} replicas of {degraded} of {slabs} slabs, because the nodes have no space for them: the loss \
+             of one node loses pages"
         ),
     };
     eprintln!(
         "farcall page: {} resident, {} of swap on {device} at {} memory nodes, {redundancy} (pid {}). Until the program \
-         ends, pages of other programs may go there, too.",
+         exits, pages of other programs may be swapped there as well.",
         size::text(config.resident_bytes),
         size::text(config.size_bytes),
         config.nodes.len(),
@@ -141,7 +141,7 @@ fn tell(paging: &Paging, config: &Config) {
 /// Returns the message for a program, or a child of it, that was killed for lack of memory.
 fn out_of_memory(config: &Config, killed: u64) -> String {
     format!(
-        "farcall page: the kernel killed {killed} of the program's processes (SIGKILL) for lack of memory: they had more \
+        "farcall page: the kernel killed {killed} of the program's processes (SIGKILL) for lack of memory: they used more \
          than {} resident and {} of swap; raise --size or --resident",
         size::text(config.resident_bytes),
         size::text(config.size_bytes),
@@ -149,13 +149,13 @@ fn out_of_memory(config: &Config, killed: u64) -> String {
 }
 
 /// Combines all obstacles in one failure.
-fn in_one(obstacles: &[Obstacle]) -> Option<Failure> {
+fn combined(obstacles: &[Obstacle]) -> Option<Failure> {
     if obstacles.is_empty() {
         return None;
     }
     let list = |of: fn(&Obstacle) -> &str| obstacles.iter().map(of).collect::<Vec<_>>().join("; ");
     Some(
-        Failure::new("cannot page on this machine; nothing was begun")
+        Failure::new("cannot page on this machine; nothing was changed")
             .why(list(|obstacle| &obstacle.what))
             .remedy(list(|obstacle| &obstacle.remedy)),
     )
@@ -165,11 +165,12 @@ fn cannot(error: &PagingError) -> Failure {
     let failure = Failure::because("cannot page the program", error);
     match error {
         PagingError::Pager(Some(4)) => failure.exit(Exit::Unreachable),
-        PagingError::Left(_) => failure
-            .remedy("see what holds it, then: farcall page cleanup; do not stop the memory nodes before"),
-        PagingError::PagerDied => {
-            failure.remedy("see its last words above; keep the program's work in files, and start it again")
-        }
-        _ => failure.remedy("see what is missing: farcall page --help, farcall doctor"),
+        PagingError::Leftovers(_) => failure.remedy(
+            "end the processes that use it, then: farcall page cleanup; do not stop the memory nodes before",
+        ),
+        PagingError::PagerCrashed => failure.remedy(
+            "read its last messages above; store the results of the program in files, and restart it",
+        ),
+        _ => failure.remedy("find out what is missing: farcall page --help, farcall doctor"),
     }
 }

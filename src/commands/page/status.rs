@@ -4,20 +4,20 @@ use crate::commands::memory::size;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall_paging::{Flow, Latency, Place, Status as State, places, status};
+use farcall_paging::{Flow, Latency, RunPaths, Status as State, all_runs, status};
 use serde_json::json;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Print how paged programs stand: faults, how long pages take, replicas.
+/// Print the status of paged programs: faults, latencies of pages, replicas.
 ///
-/// Exits with 3 if there are none.
+/// Exits with 3 if there is no such program.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall page status\n  farcall page status 4711 --json | jq .reads.p99_ns"
 )]
 pub struct Status {
-    /// The process of farcall page; all, if none is named.
+    /// Process ID of farcall page [default: all].
     pid: Option<u32>,
 }
 
@@ -28,23 +28,23 @@ impl Status {
     /// If it cannot be read.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let cannot = |error: std::io::Error| {
-            Failure::because("cannot read how paged programs stand", &error).remedy("run it as root")
+            Failure::because("cannot read the status of paged programs", &error).remedy("run it as root")
         };
-        let mut all = places().map_err(cannot)?;
-        all.retain(|place| self.pid.is_none_or(|pid| *place == Place::of(pid)));
+        let mut all = all_runs().map_err(cannot)?;
+        all.retain(|paths| self.pid.is_none_or(|pid| *paths == RunPaths::of(pid)));
         if all.is_empty() {
-            console.say(&"no program is paged", &json!([]))?;
+            console.print(&"no program is paged", &json!([]))?;
             return Ok(Exit::Negative);
         }
         let states = all.into_iter().map(status).collect::<Result<Vec<_>, _>>().map_err(cannot)?;
-        let text: Vec<String> = states.iter().map(in_words).collect();
+        let text: Vec<String> = states.iter().map(status_text).collect();
         let json: Vec<_> = states.iter().map(to_json).collect();
-        console.say(&text.join("\n"), &json.into())?;
+        console.print(&text.join("\n"), &json.into())?;
         Ok(Exit::Success)
     }
 }
 
-fn in_words(state: &State) -> String {
+fn status_text(state: &State) -> String {
     let known = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), size::text);
     let mut text = format!("{}: {}", state.pid, state.config.program);
     // Writing to a string cannot fail.
@@ -59,7 +59,7 @@ fn in_words(state: &State) -> String {
         state.priority.map_or_else(|| "?".to_owned(), |priority| priority.to_string()),
     );
     let faults = state.major_faults.map_or_else(|| "?".to_owned(), |faults| faults.to_string());
-    let _ = write!(text, "\n  faults    {faults} that waited for a page");
+    let _ = write!(text, "\n  faults    {faults} waits for a page");
     let _ = write!(text, "\n  reads     {}", times(&state.reads, state.bytes_read));
     let _ = write!(text, "\n  writes    {}", times(&state.writes, state.bytes_written));
     let _ = write!(text, "\n  failures  {}", state.failures);
@@ -71,7 +71,7 @@ fn in_words(state: &State) -> String {
                 state.replicas.iter().map(|(name, value)| format!("{name} {value}")).collect();
             let _ = write!(text, "\n  pager     {pid}: {}", replicas.join(", "));
         }
-        None => text.push_str("\n  pager     not there; if this stays so: farcall page cleanup"),
+        None => text.push_str("\n  pager     not running; if it does not start: farcall page cleanup"),
     }
     text
 }
@@ -97,7 +97,7 @@ fn flow(flow: &Flow) -> String {
     );
     let (now, most) = (size::text(flow.in_flight_bytes), size::text(flow.window_bytes));
     format!(
-        "{merged}; {now} in flight, of {most} for each node, which had to be waited for {} times",
+        "{merged}; {now} in flight, at most {most} for each node; {} waits for this limit",
         flow.window_stalls
     )
 }

@@ -3,9 +3,9 @@
 use crate::commands::call_args::one_preset;
 use crate::commands::kv::resolve;
 use crate::commands::nic_args::NicArgs;
-use crate::commands::starting::{self, is_absence};
+use crate::commands::startup_wait::{self, is_absence};
 use crate::console::Console;
-use crate::failure::{Exit, Failure, IS_SILENT};
+use crate::failure::{Exit, Failure, NO_REPLY_REMEDY};
 use clap::Args;
 use farcall::rpc::{CallError, Client, ClientOptions, ConnectError, UnknownBecause};
 use serde_json::json;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Make one call and print its result.
 ///
-/// The bytes are written as they are, followed by a line feed.
+/// Writes the bytes without change, followed by a line feed.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall rpc call hello\n  farcall rpc call hello --method 2 --preset server-reply --json\n  \
@@ -23,22 +23,21 @@ use std::time::{Duration, Instant};
                   farcall rpc call < request.bin"
 )]
 pub struct Call {
-    /// The request; without it, standard input is sent, unless that is a terminal.
+    /// The request [default: standard input, unless it is a terminal].
     payload: Option<String>,
-    /// The request as numbers of 32 bits, as methods 3, 4 and 5 of farcall rpc serve take them. May be given several
-    /// times.
+    /// The request as 32-bit numbers, as methods 3, 4 and 5 of farcall rpc serve expect. May be given several times.
     #[arg(long, value_name = "NUMBER", conflicts_with = "payload")]
     number: Vec<u32>,
-    /// The method, by its number.
+    /// Number of the method.
     #[arg(long, short, default_value_t = 1)]
     method: u16,
-    /// The service's bootstrap address.
+    /// TCP address of the service, for the handshake.
     #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:11300", value_parser = resolve)]
     server: SocketAddr,
-    /// How the result comes back.
+    /// Preset of the call.
     #[arg(long, default_value = "auto", value_parser = one_preset())]
     preset: String,
-    /// Time-out in milliseconds.
+    /// Timeout in milliseconds.
     #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
     #[command(flatten)]
@@ -55,7 +54,7 @@ impl Call {
         if console.is_json() {
             let text = String::from_utf8_lossy(&reply);
             let us = round_trip.as_secs_f64() * 1e6;
-            console.say(&"", &json!({ "method": self.method, "reply": text, "reply_len_bytes": reply.len(), "round_trip_us": us }))?;
+            console.print(&"", &json!({ "method": self.method, "reply": text, "reply_len_bytes": reply.len(), "round_trip_us": us }))?;
         } else {
             console.raw(&reply)?;
             console.raw(b"\n")?;
@@ -70,7 +69,9 @@ impl Call {
             None if !self.number.is_empty() => {
                 bytes.extend(self.number.iter().flat_map(|number| number.to_le_bytes()));
             }
-            None if io::stdin().is_terminal() => eprintln!("the request is empty: name one, or pipe it in"),
+            None if io::stdin().is_terminal() => {
+                eprintln!("the request is empty: write it as an argument, or to standard input")
+            }
             None => {
                 let read = io::stdin().read_to_end(&mut bytes);
                 read.map_err(|error| {
@@ -82,16 +83,16 @@ impl Call {
     }
 
     fn call(&self, request: &[u8]) -> Result<(Vec<u8>, Duration), Failure> {
-        let patience = Duration::from_millis(self.timeout_ms);
+        let timeout = Duration::from_millis(self.timeout_ms);
         // For a single call, reconnecting and probing are unnecessary. A name that is not in the preset table means
         // the client's own choice.
         let options = ClientOptions::preset(&self.preset)
             .unwrap_or_default()
-            .connect_timeout(patience)
+            .connect_timeout(timeout)
             .reconnect(false)
             .probe(false);
-        let options = options.call_timeout(patience);
-        let client = starting::connect(
+        let options = options.call_timeout(timeout);
+        let client = startup_wait::connect(
             || {
                 self.nic.selection().connect(
                     |provider| Client::connect(provider, self.server.to_string(), options.clone()),
@@ -110,11 +111,11 @@ impl Call {
         let failure = Failure::because("cannot connect to the RPC service", error).at(self.server);
         match error {
             ConnectError::Unreachable { source, .. } if source.kind() == ErrorKind::TimedOut => {
-                failure.exit(Exit::Unreachable).remedy(IS_SILENT)
+                failure.exit(Exit::Unreachable).remedy(NO_REPLY_REMEDY)
             }
             ConnectError::Unreachable { .. } => failure
                 .exit(Exit::Unreachable)
-                .remedy("start it (farcall rpc serve), or name another with --server"),
+                .remedy("start it (farcall rpc serve), or name another service with --server"),
             _ => failure,
         }
     }
@@ -123,12 +124,12 @@ impl Call {
         let failure =
             Failure::because(format!("the call of method {} failed", self.method), error).at(self.server);
         match error {
-            _ if is_silence(error) => failure.exit(Exit::Unreachable).remedy(IS_SILENT),
+            _ if is_silence(error) => failure.exit(Exit::Unreachable).remedy(NO_REPLY_REMEDY),
             CallError::Application { .. } if (3..=5).contains(&self.method) => failure.remedy(
-                "give what it takes as numbers: --number (farcall rpc serve --help names the methods)",
+                "write the request as numbers: --number (farcall rpc serve --help describes the methods)",
             ),
             CallError::NotSent(_) | CallError::OutcomeUnknown(_) => {
-                failure.exit(Exit::Unreachable).remedy("see whether the service runs, then call again")
+                failure.exit(Exit::Unreachable).remedy("check whether the service runs, then repeat the call")
             }
             _ => failure,
         }

@@ -12,21 +12,22 @@ use crate::signals::StopFlag;
 use clap::Args;
 use farcall::rpc::Server;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
-use farcall_drive::bound_kept_memory;
+use farcall_drive::limit_retained_memory;
 use std::net::SocketAddr;
 
-/// Serve an echo service: method 1 answers with the request, 2 with its first 8 bytes, 3 computes for as many
-/// microseconds as the request says, 4 answers with as many bytes as it says, 5 does both.
+/// Serve an echo service.
 ///
-/// Runs until SIGINT or SIGTERM, then finishes the calls that came and ends. TCP carries only the handshake; calls go
-/// over RDMA verbs.
+/// Method 1 replies with the request, method 2 with its first 8 bytes. Method 3 computes for the number of microseconds
+/// in the request, method 4 replies with the number of bytes in the request, and method 5 does both. Runs until SIGINT
+/// or SIGTERM, then completes the calls that it received, and exits. TCP is used only for the handshake; calls use RDMA
+/// verbs.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall rpc serve\n  farcall rpc serve --listen 127.0.0.1:0 --json")]
 pub struct Serve {
     /// Listen for handshakes on this TCP address; port 0 lets the system choose.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11300", value_parser = resolve)]
     listen: SocketAddr,
-    /// Server threads; each polls the connections that it was given.
+    /// Number of server threads. Each serves its part of the connections.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
     #[command(flatten)]
@@ -46,13 +47,13 @@ impl Serve {
         count_allocations_for_parent()
             .map_err(|error| Failure::because("cannot count heap operations for the benchmark", &error))?;
         let stop = StopFlag::install()?;
-        bound_kept_memory();
-        let room = open_files::raise_limit_for(Serves { memcached: false, rpc: true })?;
+        limit_retained_memory();
+        let capacity = open_files::raise_limit_for(Serves { memcached: false, rpc: true })?;
         let server = Server::builder().address(self.listen.to_string()).threads(self.threads);
         let chosen = self.nic.choose()?;
         let server = server.start(&*chosen.provider, |_| Echo::default()).map_err(|error| {
             Failure::because("cannot start the echo service", &error)
-                .remedy("choose another address with --listen; see what else is missing: farcall doctor")
+                .remedy("choose another address with --listen; find out what else is missing: farcall doctor")
         })?;
         let address = server.address().to_string();
         let ready = Ready {
@@ -63,10 +64,10 @@ impl Serve {
             ..Ready::default()
         };
         let json = serde_json::to_value(&ready)
-            .map_err(|error| Failure::because("cannot say where the service is", &error))?;
-        console.say_line(
+            .map_err(|error| Failure::because("cannot print the address of the service", &error))?;
+        console.print_line(
             &format!(
-                "serving echo on {address}{} (pid {})\n{}\n{room}",
+                "serving echo on {address}{} (pid {})\n{}\n{capacity}",
                 ready
                     .metrics
                     .as_ref()

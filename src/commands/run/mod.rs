@@ -22,30 +22,30 @@ const ONLY_VARIABLE: &str = "FARCALL_RUN_ONLY";
 /// Enables moving connections of programs that can make system calls directly; read by the library.
 const DIRECT_CALLS_VARIABLE: &str = "FARCALL_RUN_ALLOW_DIRECT_CALLS";
 
-/// Run a socket program: its TCP connections to other such programs of this user on this host go through shared memory.
+/// Run a socket program whose TCP connections use shared memory on this host.
 ///
-/// Both ends must be started like this; every other connection stays on TCP, unnoticed. The TCP socket stays for the
-/// handshake, for the end, and for what only the kernel can do (fork, dup, sendfile, urgent data, ...): then a connection
-/// goes back to it, at a byte that both ends agree on. Static, musl and Go programs, and those with the set-user-ID bit,
-/// stay on TCP, which is said once. So do programs whose code or libraries can make system calls themselves (liburing,
-/// assembler), because bytes that do not pass the library would lose their order: farcall explain names the file.
-/// FARCALL_RUN_EXCEPT=LIST leaves out ports and names of programs. Between hosts nothing
-/// changes.
+/// Both ends must be started with this command, by the same user. All other connections use TCP without change. The TCP
+/// socket remains for the handshake, for the end, and for operations that need the kernel (fork, dup, sendfile, urgent
+/// data, ...): for these, a connection returns to TCP at a byte on which both ends agree. Static, musl and Go programs,
+/// and programs with the set-user-ID bit, use TCP, which is reported once. So do programs whose code or libraries can
+/// make system calls directly (liburing, assembler), because bytes that bypass the library would be reordered; farcall
+/// explain names the file. FARCALL_RUN_EXCEPT=LIST excludes ports and names of programs. Connections between hosts do not
+/// change.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  farcall run -- redis-server --port 7000 &\n  farcall run -- redis-benchmark -p 7000 -c 1\n  \
                   farcall run --only 7000,7001 -- ./mine\n  farcall run --allow-direct-calls -- mariadbd\n  farcall run --report -- redis-cli -p 7000 ping\n  \
-                  farcall explain PID                which way each connection of a process goes, and why"
+                  farcall explain PID                the transport of each connection of a process, and the reason"
 )]
 pub struct Run {
-    /// Move connections to services at these ports alone, separated by commas.
+    /// Use shared memory only for connections to these ports, separated by commas.
     #[arg(long, value_name = "PORTS", value_delimiter = ',')]
     only: Vec<u16>,
-    /// When the program has ended, say on standard error which way its connections went, as farcall explain does.
+    /// When the program exits, print the transports of its connections on standard error, like farcall explain.
     #[arg(long)]
     report: bool,
-    /// Move connections also of a program that can make system calls itself. Only for programs that make none on a TCP
-    /// connection: bytes that they read or write by such calls lose their order.
+    /// Also use shared memory for a program that can make system calls directly. Only for programs that make none on TCP
+    /// connections: bytes that they read or write with such calls are reordered.
     #[arg(long)]
     allow_direct_calls: bool,
     /// The program and its arguments.
@@ -64,8 +64,8 @@ impl Run {
         };
         let mut command = Command::new(program);
         command.args(arguments);
-        match program::why_it_stays(program) {
-            Some(why) => eprintln!("farcall: {} stays on TCP: {why}", program.display()),
+        match program::reason_for_tcp(program) {
+            Some(why) => eprintln!("farcall: {} uses TCP: {why}", program.display()),
             None => self.preload(&mut command)?,
         }
         if self.report {
@@ -90,7 +90,7 @@ impl Run {
     fn preload(&self, command: &mut Command) -> Result<(), Failure> {
         let file = library::find_one(LIBRARY, LIBRARY)?;
         if !library::can_be_listed(&file) {
-            return Err(Failure::new("the loader cannot be told of the library")
+            return Err(Failure::new("the path of the library cannot be passed to the loader")
                 .at(file.display())
                 .remedy("install farcall in a path without spaces, colons and semicolons"));
         }

@@ -14,17 +14,17 @@ const PT_NOTE: u32 = 4;
 
 /// Returns the reason for which the connections of a program stay on TCP; `None` if there is none, or the file cannot
 /// be read.
-pub fn why_it_stays(program: &OsStr) -> Option<&'static str> {
+pub fn reason_for_tcp(program: &OsStr) -> Option<&'static str> {
     let path = find(program)?;
     let metadata = path.metadata().ok()?;
     let gains_rights =
         metadata.permissions().mode() & 0o6000 != 0 && metadata.uid() != rustix::process::geteuid().as_raw();
     if gains_rights {
-        return Some("it gets another user's rights (set-user-ID)");
+        return Some("it runs with the rights of another user (set-user-ID)");
     }
     let mut bytes = Vec::new();
     File::open(&path).ok()?.take(START_BYTES).read_to_end(&mut bytes).ok()?;
-    why_file_stays(&bytes)
+    reason_of_file(&bytes)
 }
 
 /// Finds a program like execvp(3).
@@ -32,11 +32,13 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     if Path::new(program).components().count() > 1 {
         return Some(program.into());
     }
-    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file())
 }
 
 /// Returns the reason according to a 64-bit ELF file; `None` for scripts and other files.
-fn why_file_stays(bytes: &[u8]) -> Option<&'static str> {
+fn reason_of_file(bytes: &[u8]) -> Option<&'static str> {
     if bytes.get(..5)? != b"\x7fELF\x02" {
         return None;
     }
@@ -52,7 +54,7 @@ fn why_file_stays(bytes: &[u8]) -> Option<&'static str> {
             PT_INTERP => interpreter = Some(content),
             // Name and type of the note: "Go", its build number.
             PT_NOTE if content.get(12..15) == Some(b"Go\0") => {
-                return Some("Go programs make system calls of their own");
+                return Some("Go programs make system calls directly");
             }
             _ => {}
         }
@@ -60,7 +62,7 @@ fn why_file_stays(bytes: &[u8]) -> Option<&'static str> {
     match interpreter {
         None => Some("it is a static program, which loads no library"),
         Some(loader) if loader.windows(4).any(|part| part == b"musl") => {
-            Some("it uses musl, and the library is made for glibc")
+            Some("it uses musl, and the library requires glibc")
         }
         Some(_) => None,
     }
@@ -97,25 +99,25 @@ mod tests {
     fn distinguishes_static_musl_and_go_programs() {
         let glibc: (u32, &[u8]) = (PT_INTERP, b"/lib64/ld-linux-x86-64.so.2\0");
         let go: (u32, &[u8]) = (PT_NOTE, b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0number");
-        assert_eq!(why_file_stays(&elf(&[glibc])), None);
-        assert!(why_file_stays(&elf(&[])).unwrap().contains("static"));
+        assert_eq!(reason_of_file(&elf(&[glibc])), None);
+        assert!(reason_of_file(&elf(&[])).unwrap().contains("static"));
         assert!(
-            why_file_stays(&elf(&[(PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0")])).unwrap().contains("musl")
+            reason_of_file(&elf(&[(PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0")])).unwrap().contains("musl")
         );
-        assert!(why_file_stays(&elf(&[glibc, go])).unwrap().contains("Go"));
-        assert!(why_file_stays(&elf(&[go])).unwrap().contains("Go"));
-        assert_eq!(why_it_stays(OsStr::new("/bin/sh")), None);
-        assert_eq!(why_file_stays(b"#!/bin/sh\n"), None);
+        assert!(reason_of_file(&elf(&[glibc, go])).unwrap().contains("Go"));
+        assert!(reason_of_file(&elf(&[go])).unwrap().contains("Go"));
+        assert_eq!(reason_for_tcp(OsStr::new("/bin/sh")), None);
+        assert_eq!(reason_of_file(b"#!/bin/sh\n"), None);
     }
 
     #[test]
-    fn files_that_lie_are_read_within_their_bounds() {
+    fn reads_invalid_files_within_their_bounds() {
         let good = elf(&[(PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0"), (PT_NOTE, b"")]);
         for at in 0..good.len() {
-            let _ = why_file_stays(&good[..at]);
+            let _ = reason_of_file(&good[..at]);
             let mut wrong = good.clone();
             wrong[at] = 0xFF;
-            let _ = why_file_stays(&wrong);
+            let _ = reason_of_file(&wrong);
         }
     }
 }

@@ -6,16 +6,16 @@ use farcall::stats::{Report, StatsError, read_all};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// Lists the running processes of this user or, with `with_dead`, all processes whose counters exist.
-pub(super) fn run(console: Console, with_dead: bool) -> Result<Exit, Failure> {
+/// Lists the running processes of this user or, with `with_exited`, all processes whose counters exist.
+pub(super) fn run(console: Console, with_exited: bool) -> Result<Exit, Failure> {
     let cannot = |error: StatsError| {
         Failure::because("cannot list the processes that use Farcall", &error)
-            .remedy("see whether this system keeps statistics: farcall doctor")
+            .remedy("check whether this system supports counters: farcall doctor")
     };
     let mut reports = read_all().map_err(cannot)?;
-    reports.retain(|report| with_dead || report.alive);
+    reports.retain(|report| with_exited || report.alive);
     reports.sort_by_key(|report| (!report.alive, report.pid));
-    console.say(&text(&reports), &reports.iter().map(to_json).collect::<Vec<_>>().into())?;
+    console.print(&text(&reports), &reports.iter().map(to_json).collect::<Vec<_>>().into())?;
     Ok(if reports.is_empty() { Exit::Negative } else { Exit::Success })
 }
 
@@ -25,12 +25,12 @@ fn live_endpoints(report: &Report) -> usize {
 
 fn text(reports: &[Report]) -> String {
     if reports.is_empty() {
-        return "no process of this user uses Farcall now (--all also lists those that ended today)"
+        return "no running process of this user uses Farcall (--all also lists processes that have exited)"
             .to_owned();
     }
     let mut text = "     pid  endpoints  command".to_owned();
     for report in reports {
-        let state = if report.alive { "" } else { " (dead)" };
+        let state = if report.alive { "" } else { " (exited)" };
         // Writing to a string cannot fail.
         let _ = write!(text, "\n{:>8}  {:>9}  {}{state}", report.pid, live_endpoints(report), report.command);
     }

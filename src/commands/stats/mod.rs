@@ -12,22 +12,23 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Print the counters of a process that uses Farcall, alive or dead; without a process, list all of this user.
+/// Print the counters of a process that uses Farcall, also after its exit.
 ///
-/// Counters are in shared memory, so reading them does not disturb the process, and they stay readable after a crash,
-/// with the last events of each queue pair. Exits with 3 if there are none.
+/// Without a process, lists all processes of this user. Counters are in shared memory: reading them does not disturb the
+/// process, and they remain readable after a crash, with the last events of each queue pair. Exits with 3 if there are
+/// no counters.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  farcall stats\n  farcall stats 4711\n  farcall stats 4711 --watch    what changes, each second\n  farcall stats 4711 --all\n  \
+    after_help = "Examples:\n  farcall stats\n  farcall stats 4711\n  farcall stats 4711 --watch    the changes of each second\n  farcall stats 4711 --all\n  \
                         farcall stats 4711 --json | jq '.blocks[] | {label, counters}'"
 )]
 pub struct Stats {
-    /// The process; without it, all are listed.
+    /// Process ID [default: list all].
     pid: Option<u32>,
-    /// Show endpoints that have ended, too; in the list, processes that have.
+    /// Also show endpoints that have ended; in the list, processes that have exited.
     #[arg(long, short)]
     all: bool,
-    /// Print what changes, by the second, until the process ends or Ctrl-C; each SECONDS [default: 1].
+    /// Print the changes per second, every SECONDS, until the process exits or Ctrl-C [default: 1].
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", requires = "pid")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     watch: Option<u32>,
@@ -46,7 +47,7 @@ impl Stats {
         let mut report = read(pid)?;
         let shows_all = self.all || !report.alive;
         report.blocks.retain(|block| block.live || shows_all);
-        let state = if report.alive { "alive" } else { "dead" };
+        let state = if report.alive { "running" } else { "exited" };
         let mut text = format!("process {} ({}), {state}", report.pid, report.command);
         for block in &report.blocks {
             describe(block, &mut text);
@@ -54,7 +55,7 @@ impl Stats {
         let blocks: Vec<Value> = report.blocks.iter().map(to_json).collect();
         let json =
             json!({ "pid": report.pid, "alive": report.alive, "command": report.command, "blocks": blocks });
-        console.say(&text, &json)?;
+        console.print(&text, &json)?;
         Ok(Exit::Success)
     }
 }
@@ -64,7 +65,7 @@ fn read(pid: u32) -> Result<Report, Failure> {
         let failure = Failure::because("cannot read counters", &error).at(format!("process {pid}"));
         match error {
             StatsError::NotFound { .. } => {
-                failure.exit(Exit::Negative).remedy("name a process that farcall stats lists")
+                failure.exit(Exit::Negative).remedy("name a process from the list of farcall stats")
             }
             _ => failure,
         }
@@ -75,7 +76,7 @@ fn describe(block: &BlockReport, text: &mut String) {
     // Writing to a string cannot fail.
     let _ = write!(text, "\n{}{}", block.label, if block.live { "" } else { " (ended)" });
     if let Some(times) = Histogram::of(&block.counters) {
-        let _ = write!(text, "\n  {}", in_words(&times));
+        let _ = write!(text, "\n  {}", histogram_text(&times));
         return;
     }
     for (name, value) in &block.counters {
@@ -91,15 +92,15 @@ fn describe(block: &BlockReport, text: &mut String) {
 }
 
 /// Formats a histogram as one line.
-fn in_words(times: &Histogram) -> String {
+fn histogram_text(times: &Histogram) -> String {
     let time = |ns: u64| format!("{:?}", Duration::from_nanos(ns));
     let at_most = |part| times.quantile_ns(part).map_or_else(|| "more than 2 s".to_owned(), time);
     match times.count() {
-        0 => "none was timed yet".to_owned(),
+        0 => "none timed yet".to_owned(),
         count => {
             let mean = time(times.sum_ns / count);
             let [p50, p99, p999] = [0.5, 0.99, 0.999].map(at_most);
-            format!("{count} were timed: mean {mean}, p50 at most {p50}, p99 {p99}, p99.9 {p999}")
+            format!("{count} timed: mean {mean}, p50 at most {p50}, p99 {p99}, p99.9 {p999}")
         }
     }
 }

@@ -19,21 +19,21 @@ pub(super) fn run(
     read: impl Fn() -> Result<Report, Failure>,
 ) -> Result<Exit, Failure> {
     let mut before = read()?;
-    let mut looked = Instant::now();
+    let mut read_at = Instant::now();
     while before.alive {
         std::thread::sleep(period);
         let after = read()?;
-        let seconds = looked.elapsed().as_secs_f64();
-        looked = Instant::now();
+        let seconds = read_at.elapsed().as_secs_f64();
+        read_at = Instant::now();
         let rates = rates(&before, &after, seconds);
         let at = now();
-        let mut text = format!("{at} process {} ({}), by the second:", after.pid, after.command);
+        let mut text = format!("{at} process {} ({}), per second:", after.pid, after.command);
         for (label, name, rate) in &rates {
             // Writing to a string cannot fail.
             let _ = write!(text, "\n  {:<34} {rate:>14.1}", format!("{label}: {name}"));
         }
         if rates.is_empty() {
-            text.push_str(" nothing changes");
+            text.push_str(" no changes");
         }
         let clear = if !console.is_json() && std::io::stdout().is_terminal() { CLEAR } else { "" };
         let rates: Vec<_> = rates
@@ -42,12 +42,12 @@ pub(super) fn run(
             .collect();
         let json =
             json!({ "at": at, "pid": after.pid, "alive": after.alive, "seconds": seconds, "rates": rates });
-        console.say_line(&format!("{clear}{text}"), &json)?;
+        console.print_line(&format!("{clear}{text}"), &json)?;
         before = after;
     }
     let at = now();
-    let text = format!("{at} the process has ended");
-    console.say_line(&text, &json!({ "at": at, "pid": before.pid, "alive": false }))?;
+    let text = format!("{at} the process has exited");
+    console.print_line(&text, &json!({ "at": at, "pid": before.pid, "alive": false }))?;
     Ok(Exit::Success)
 }
 
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_differences_by_the_second_and_levels_may_fall() {
+    fn computes_changes_per_second_including_decreases() {
         let (before, after) = (
             report(&[("calls", 10), ("items", 9), ("reads", 4)]),
             report(&[("calls", 30), ("items", 7), ("reads", 4)]),

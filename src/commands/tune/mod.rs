@@ -2,9 +2,9 @@
 
 mod profile_arg;
 
-use crate::commands::halves::{HalvesArgs, cannot_measure};
-use crate::commands::measuring::{self, StageArgs};
+use crate::commands::bench_args::{self, RepetitionArgs};
 use crate::commands::nic_args::NicArgs;
+use crate::commands::remote_args::{RemoteArgs, cannot_measure};
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::whole_file;
@@ -18,29 +18,29 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Measure READs and replies of a provider, and write them to a profile for clients.
+/// Measure a connection, and write a profile with which clients choose presets.
 ///
-/// Starts an echo service of its own, pinned to one core, with the client pinned to another. Prints what READs cost by
-/// size, what a reply costs, which R, F and N of the RF-RPC paper follow, and what suits posting and waiting. Clients
-/// that choose their preset by themselves take the profile from its usual place; kv bench and rpc bench take it from
-/// there or from another (--profile FILE). It holds for this device, for servers of this host, or with --connect of
-/// others, and for this version of farcall.
+/// Starts its own echo service on one core and the client on another. Prints the costs of READs by size and of replies,
+/// the parameters R, F and N of the RF-RPC paper that follow from them, and the best settings for posting and waiting.
+/// Clients that choose their preset read the profile from its default path; bench kv and bench rpc also from another
+/// file (--profile FILE). The profile is valid for this device, this version of farcall, and servers of this host, or
+/// of the host of --connect.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall tune\n  farcall tune --provider ibv --out rnic.json\n  \
-                        farcall rpc bench --provider ibv --profile rnic.json\n  \
+                        farcall bench rpc --provider ibv --profile rnic.json\n  \
                         farcall tune --provider ibv --listen 0.0.0.0:11400       on another host, then here:\n  \
                         farcall tune --provider ibv --connect server:11400")]
 pub struct Tune {
-    /// File of the profile; by default the one that clients read: in $XDG_CACHE_HOME/farcall or ~/.cache/farcall, named
-    /// after the device.
+    /// File of the profile [default: the one that clients read, in $XDG_CACHE_HOME/farcall or ~/.cache/farcall, named
+    /// after the device].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
     nic: NicArgs,
     #[command(flatten)]
-    stage: StageArgs,
+    repeat: RepetitionArgs,
     #[command(flatten)]
-    halves: HalvesArgs,
+    remote: RemoteArgs,
 }
 
 impl Tune {
@@ -49,17 +49,16 @@ impl Tune {
     /// # Errors
     /// If the measurement fails, or the profile cannot be written.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        if let Some(exit) = self.halves.serve(console, &self.nic)? {
+        if let Some(exit) = self.remote.serve(console, &self.nic)? {
             return Ok(exit);
         }
         let chosen = self.nic.choose()?;
-        let scope = scope_of(&chosen, self.halves.peer())?;
-        let out = self.out.map_or_else(|| usual_place(&scope), Ok)?;
-        let stage = self.halves.stage(&self.stage, 0)?;
-        measuring::run(console, |progress| {
-            let (mut report, profile) = tune::run(&stage, &chosen, progress).map_err(|error| {
-                cannot_measure("cannot measure what a connection can do", &*error, &stage)
-            })?;
+        let scope = scope_of(&chosen, self.remote.peer())?;
+        let out = self.out.map_or_else(|| default_path(&scope), Ok)?;
+        let stage = self.remote.env(&self.repeat, 0)?;
+        bench_args::run(console, |progress| {
+            let (mut report, profile) = tune::run(&stage, &chosen, progress)
+                .map_err(|error| cannot_measure("cannot measure the connection", &*error, &stage))?;
             if let Some(profile) = profile {
                 write(&out, &scope, &profile)?;
                 report.conditions.push("profile", out.display().to_string());
@@ -70,19 +69,19 @@ impl Tune {
 }
 
 /// Returns the path that clients use by default, after creating its directory.
-fn usual_place(scope: &Scope) -> Result<PathBuf, Failure> {
+fn default_path(scope: &Scope) -> Result<PathBuf, Failure> {
     const REMEDY: &str = "name a file: --out FILE";
-    let place = scope.usual_place().ok_or_else(|| {
+    let path = scope.default_path().ok_or_else(|| {
         let why = "neither XDG_CACHE_HOME nor HOME is set";
         Failure::new("there is no directory for the profile").why(why).remedy(REMEDY)
     })?;
-    let folder = place.parent().unwrap_or(&place);
-    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
-        Failure::because("cannot make the directory of the profile", &error)
-            .at(folder.display())
+    let directory = path.parent().unwrap_or(&path);
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| {
+        Failure::because("cannot create the directory of the profile", &error)
+            .at(directory.display())
             .remedy(REMEDY)
     })?;
-    Ok(place)
+    Ok(path)
 }
 
 fn write(path: &Path, scope: &Scope, profile: &LinkProfile) -> Result<(), Failure> {
@@ -90,6 +89,6 @@ fn write(path: &Path, scope: &Scope, profile: &LinkProfile) -> Result<(), Failur
     text.and_then(|text| whole_file::write(path, text.as_bytes())).map_err(|error| {
         Failure::because("cannot write the profile", &error)
             .at(path.display())
-            .remedy("name a file in a directory that you may write: --out FILE")
+            .remedy("name a file in a directory to which you may write: --out FILE")
     })
 }

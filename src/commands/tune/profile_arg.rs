@@ -6,10 +6,10 @@ use farcall::rpc::tune::{LinkProfile, Peer, ProfileError, ProfileFile, Scope};
 use farcall::select::Chosen;
 use std::path::PathBuf;
 
-/// Which profile to take.
+/// Profile of a connection.
 #[derive(Debug, Clone, Args)]
 pub struct ProfileArg {
-    /// Profile that farcall tune wrote: connections begin with it instead of a probe.
+    /// Profile that farcall tune wrote. Connections use it instead of a probe.
     #[arg(long, value_name = "FILE", help_heading = "Provider")]
     profile: Option<PathBuf>,
 }
@@ -34,6 +34,7 @@ impl ProfileArg {
 
 /// Returns the scope of a profile measured here: the provider's device, and that peer.
 pub(super) fn scope_of(chosen: &Chosen, peer: Peer) -> Result<Scope, Failure> {
-    Scope::of(&*chosen.provider, peer)
-        .map_err(|error| Failure::because("cannot tell the device", &error).remedy("see: farcall doctor"))
+    Scope::of(&*chosen.provider, peer).map_err(|error| {
+        Failure::because("cannot identify the device", &error).remedy("find out why: farcall doctor")
+    })
 }

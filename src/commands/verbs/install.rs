@@ -8,15 +8,15 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Copy the libraries into a folder, under the names that programs link: libibverbs.so.1 and librdmacm.so.1.
+/// Copy the libraries to a directory, with the names that programs link.
 ///
-/// Programs use them with LD_LIBRARY_PATH=DIR, or when DIR is in the loader's configuration of a container; with
-/// LD_PRELOAD=DIR/libibverbs.so.1 they also find the device in /sys and /dev. `farcall verbs run` finds them itself in
-/// ../lib/farcall, seen from where farcall is.
+/// The files are libibverbs.so.1 and librdmacm.so.1. Programs use them with LD_LIBRARY_PATH=DIR, or if DIR is in the
+/// loader configuration of a container. With LD_PRELOAD=DIR/libibverbs.so.1, they also find the device in /sys and /dev.
+/// `farcall verbs run` searches for them in ../lib/farcall, relative to the directory of farcall.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  farcall verbs install ./lib && LD_LIBRARY_PATH=./lib ibv_devinfo")]
 pub struct Install {
-    /// The folder; made if it is not there.
+    /// The directory. Created if it does not exist.
     dir: PathBuf,
 }
 
@@ -37,18 +37,18 @@ impl Install {
         let lines: String = installed.iter().map(|file| format!("installed {}\n", file.display())).collect();
         let text = format!("{lines}use them: LD_LIBRARY_PATH={} PROGRAM", self.dir.display());
         let from: Vec<&PathBuf> = libraries.iter().map(|library| &library.file).collect();
-        console.say(&text, &json!({ "installed": installed, "from": from }))?;
+        console.print(&text, &json!({ "installed": installed, "from": from }))?;
         Ok(Exit::Success)
     }
 }
 
 /// Copies to a temporary name and renames it, so that a running program keeps the file that it has mapped.
 fn copy(library: &Library, dir: &Path) -> io::Result<()> {
-    let beside = dir.join(format!(".{}.{}", library.system_name, std::process::id()));
-    let copied =
-        fs::copy(&library.file, &beside).and_then(|_| fs::rename(&beside, dir.join(library.system_name)));
+    let temporary = dir.join(format!(".{}.{}", library.system_name, std::process::id()));
+    let copied = fs::copy(&library.file, &temporary)
+        .and_then(|_| fs::rename(&temporary, dir.join(library.system_name)));
     if copied.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&temporary);
     }
     copied
 }

@@ -40,15 +40,15 @@ pub fn find() -> Result<Vec<Library>, Failure> {
 
 /// Returns the directory that has all libraries under the names that programs link, if there is one that can be passed
 /// to the loader.
-pub fn common_folder(libraries: &[Library]) -> Option<&Path> {
-    let folder = libraries.first()?.file.parent()?;
-    let has_all = libraries.iter().all(|library| library.file == folder.join(library.system_name));
-    (has_all && can_be_listed(folder)).then_some(folder)
+pub fn common_directory(libraries: &[Library]) -> Option<&Path> {
+    let directory = libraries.first()?.file.parent()?;
+    let has_all = libraries.iter().all(|library| library.file == directory.join(library.system_name));
+    (has_all && can_be_listed(directory)).then_some(directory)
 }
 
-/// Returns a search path with `place` before the value of the variable.
-pub fn before(place: &Path, variable: &str) -> OsString {
-    let mut path = OsString::from(place);
+/// Returns a search path with `directory` before the value of the variable.
+pub fn before(directory: &Path, variable: &str) -> OsString {
+    let mut path = OsString::from(directory);
     if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
         path.push(":");
         path.push(rest);
@@ -58,8 +58,8 @@ pub fn before(place: &Path, variable: &str) -> OsString {
 
 /// Returns whether a path can be part of the loader's lists, which are split at these characters (man ld.so) without a
 /// way to quote them.
-pub fn can_be_listed(folder: &Path) -> bool {
-    !folder.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b';' | b'\t' | b'\n'))
+pub fn can_be_listed(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b';' | b'\t' | b'\n'))
 }
 
 /// Finds a library by the name that cargo gives it, or by the one under which it is installed.
@@ -67,19 +67,19 @@ pub fn can_be_listed(folder: &Path) -> bool {
 /// # Errors
 /// Like [`find`].
 pub fn find_one(built_name: &str, system_name: &str) -> Result<PathBuf, Failure> {
-    let program =
-        env::current_exe().map_err(|error| Failure::because("cannot find out where farcall is", &error))?;
-    let folder = program.parent().unwrap_or(Path::new("/"));
-    let places = [
-        folder.join(built_name),
-        folder.join("../lib").join(built_name),
-        folder.join(INSTALLED).join(system_name),
+    let program = env::current_exe()
+        .map_err(|error| Failure::because("cannot find the directory of farcall", &error))?;
+    let directory = program.parent().unwrap_or(Path::new("/"));
+    let candidates = [
+        directory.join(built_name),
+        directory.join("../lib").join(built_name),
+        directory.join(INSTALLED).join(system_name),
     ];
-    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
-        let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        Failure::new("a library for other programs is not there").at(looked.join(", ")).remedy(
-            "cargo install builds programs only: in the repository, .github/actions/farcall-verbs/install.sh PREFIX and run \
-             PREFIX/bin/farcall, or packaging/build.sh OUT and install what it makes",
+    candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        let searched: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
+        Failure::new("a library for other programs is missing").at(searched.join(", ")).remedy(
+            "cargo install does not build libraries: in the repository, run .github/actions/farcall-verbs/install.sh PREFIX and use \
+             PREFIX/bin/farcall, or run packaging/build.sh OUT and install its packages",
         )
     })
 }
@@ -95,14 +95,14 @@ mod tests {
             library("/opt/lib/libibverbs.so.1", VERBS),
             library("/opt/lib/librdmacm.so.1", "librdmacm.so.1"),
         ];
-        assert_eq!(common_folder(&installed), Some(Path::new("/opt/lib")));
+        assert_eq!(common_directory(&installed), Some(Path::new("/opt/lib")));
         let built =
             [library("/opt/lib/libibverbs.so.1", VERBS), library("/opt/lib/libfarcall.so", "librdmacm.so.1")];
-        assert_eq!(common_folder(&built), None);
-        for folder in ["/my opt/lib", "/a:b/lib"] {
-            let file = |name| library(&format!("{folder}/{name}"), name);
+        assert_eq!(common_directory(&built), None);
+        for directory in ["/my opt/lib", "/a:b/lib"] {
+            let file = |name| library(&format!("{directory}/{name}"), name);
             assert_eq!(
-                common_folder(&[file(VERBS), file("librdmacm.so.1")]),
+                common_directory(&[file(VERBS), file("librdmacm.so.1")]),
                 None,
                 "the loader would cut it"
             );

@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 use farcall_layout::{
-    AhAttr, Context, ContextOps, Cq, CqInitAttrEx, Mr, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, SrqInitAttr,
-    SrqInitAttrEx, Values, VerbsContext, mask,
+    AhAttr, Context, ContextOps, Cq, CqInitAttrEx, DeviceAttr, Mr, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx,
+    SrqInitAttr, SrqInitAttrEx, Values, VerbsContext, mask,
 };
 use farcall_verbs::{RecvWr, SendFlags, SendWr};
 use libc::{EINVAL, ENOENT, EOPNOTSUPP};
@@ -331,8 +331,8 @@ fn to_error(opened: &Opened, qp: *mut Qp) {
     }
 }
 
-/// Calls that destroy an object, or create one from it, identify it by its handle, like the kernel does. A second call
-/// finds no object.
+/// Calls that destroy an object, or create one from it, identify it by its context and handle, like the kernel does. A
+/// second call finds no object.
 #[test]
 fn refuses_wrong_handles_and_objects_that_are_gone() {
     let opened = Opened::new();
@@ -340,6 +340,8 @@ fn refuses_wrong_handles_and_objects_that_are_gone() {
     let mut memory = vec![0_u8; 4096];
     // SAFETY: live objects, whose handles are restored; the library does not access destroyed objects.
     unsafe {
+        let other = (library.open_device)(device());
+        assert!(!other.is_null());
         let mut path: AhAttr = zeroed();
         (path.is_global, path.port_num) = (1, 1);
         assert_eq!((library.query_gid)(context, 1, 0, &raw mut path.grh.dgid), 0);
@@ -370,6 +372,11 @@ fn refuses_wrong_handles_and_objects_that_are_gone() {
                 let got = $destroy(object);
                 assert_eq!((got, errno()), (ENOENT, ENOENT), "{} with a wrong handle", $what);
                 (*object).handle = right;
+                (*object).context = other;
+                clear_errno();
+                let got = $destroy(object);
+                assert_eq!((got, errno()), (ENOENT, ENOENT), "{} with another context", $what);
+                (*object).context = context;
                 assert_eq!($destroy(object), 0, $what);
                 clear_errno();
                 assert_eq!(($destroy(object), errno()), (ENOENT, ENOENT), "{} again", $what);
@@ -399,5 +406,29 @@ fn refuses_wrong_handles_and_objects_that_are_gone() {
         let empty = (library.reg_mr)(pd, addr, 0, 1);
         assert!(!empty.is_null() && (*empty).length == 0, "a region of no bytes");
         assert_eq!((library.dereg_mr)(empty), 0);
+        // The objects of a queue pair, and of a completion queue, belong to one context.
+        let of_other = (library.create_cq)(other, 8, ptr::null_mut(), ptr::null_mut(), 0);
+        for change in
+            [(|attr, cq| attr.send_cq = cq) as fn(&mut QpInitAttrEx, *mut Cq), |attr, cq| attr.recv_cq = cq]
+        {
+            assert!(opened.pair(|attr| change(attr, of_other)).is_null() && errno() == EINVAL);
+        }
+        let channel = (library.create_comp_channel)(other);
+        clear_errno();
+        let made = (library.create_cq)(context, 8, ptr::null_mut(), channel, 0);
+        assert!(made.is_null() && errno() == EINVAL, "a channel of another context");
+        assert_eq!((library.destroy_comp_channel)(channel), 0);
+        let mut device: DeviceAttr = zeroed();
+        assert_eq!((library.query_device)(other, &raw mut device), 0);
+        assert_eq!((library.ibv_resize_cq)(of_other, device.max_cqe), 0);
+        assert_eq!(
+            (library.ibv_resize_cq)(of_other, device.max_cqe + 1),
+            EINVAL,
+            "a longer queue than there is"
+        );
+        assert_eq!((library.destroy_cq)(of_other), 0);
+        assert_eq!((library.close_device)(other), 0);
+        clear_errno();
+        assert_eq!(((library.close_device)(other), errno()), (-1, ENOENT), "ibv_close_device again");
     }
 }

@@ -91,7 +91,7 @@ fn the_same_seed_meets_the_same_faults() {
 }
 
 #[test]
-fn what_cannot_be_understood_is_said_and_there_is_no_device() {
+fn reports_an_invalid_specification_and_has_no_device() {
     let folder = Folder::new("faults-wrong");
     let mut command = role(&folder, "asks_for_devices", "");
     command.env(VARIABLE, "rnr=1e-3,kil_qp=1");

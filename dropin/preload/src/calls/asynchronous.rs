@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_long};
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::{aiocb, sigevent};
 
 use super::export;
@@ -11,7 +11,7 @@ use crate::{descriptors, real, sock};
 /// The kernel is to have all of a connection.
 fn before(fd: c_int) {
     if let Some(sock) = sock::get(fd) {
-        descriptors::hand_on(fd, &sock, Why::KernelFeature);
+        descriptors::hand_on(fd, &sock, PathReason::KernelFeature);
     }
 }
 

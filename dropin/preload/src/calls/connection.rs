@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::{sockaddr, socklen_t};
 
 use super::export;
@@ -90,7 +90,7 @@ export! {
             {
                 link.words.store(link.own_end, 1, SeqCst);
             }
-            sock.demote(Why::ShutDown);
+            sock.demote(PathReason::ShutDown);
         }
         // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         unsafe { real::shutdown(fd, how) }
@@ -183,7 +183,7 @@ export! {
                 if let Some(sock) = sock::get(fd) {
                     sock.nonblocking.store(0, Relaxed);
                     if argument as c_int & libc::O_ASYNC != 0 {
-                        sock.demote(Why::KernelFeature);
+                        sock.demote(PathReason::KernelFeature);
                     }
                 }
             }

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::socklen_t;
 
 use super::export;
@@ -70,7 +70,7 @@ export! {
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
         if let Some(sock) = sock::get(fd) {
             if is_the_kernels(level, name) {
-                sock.demote(Why::KernelFeature);
+                sock.demote(PathReason::KernelFeature);
             }
             if level == libc::SOL_TCP && name == TCP_INQ && len as usize >= size_of::<c_int>() && pointers::can_read(value.cast::<c_int>(), 1) {
                 // SAFETY: `can_read` has found an int at `value`, of which the program says that it is `len` bytes
@@ -96,7 +96,7 @@ export! {
         if (level, name) == (libc::SOL_TCP, TCP_ZEROCOPY_RECEIVE)
             && let Some(sock) = sock::get(fd)
         {
-            sock.demote(Why::KernelFeature);
+            sock.demote(PathReason::KernelFeature);
             if io::unread_bytes(&sock) > 0 {
                 // Programs then read.
                 errno::set(libc::EINVAL);
@@ -125,7 +125,7 @@ export! {
         if let Some(sock) = &sock
             && [libc::FIOASYNC as c_ulong, SIOCATMARK].contains(&request)
         {
-            sock.demote(Why::KernelFeature);
+            sock.demote(PathReason::KernelFeature);
         }
         // SAFETY: `argument` is a number, or a pointer to what `request` names; the kernel alone reads or writes it,
         // and fails with EFAULT if it cannot.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::export;
@@ -71,7 +71,7 @@ unsafe fn hand_on_descriptors(message: *const msghdr) {
                 for at in 0..bytes / size_of::<c_int>() {
                     let fd = fds.add(at).read_unaligned();
                     if let Some(sock) = sock::get(fd) {
-                        descriptors::hand_on(fd, &sock, Why::Sent);
+                        descriptors::hand_on(fd, &sock, PathReason::Sent);
                     }
                 }
             }
@@ -153,7 +153,7 @@ export! {
                 && ours.msg_controllen > 0
                 && let Some(sock) = sock::get(fd)
             {
-                sock.demote(Why::KernelFeature);
+                sock.demote(PathReason::KernelFeature);
             }
             from_many(fd, ours.msg_iov, ours.msg_iovlen, flags)
                 .unwrap_or_else(|| real::sendmsg(fd, message, flags))
@@ -187,7 +187,7 @@ export! {
 
     fn sendfile(out: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
         if let Some(sock) = sock::get(out) {
-            sock.demote(Why::KernelFeature);
+            sock.demote(PathReason::KernelFeature);
         }
         // SAFETY: `offset` is null or the program's; the kernel alone reads and writes it, and fails with EFAULT if it
         // cannot.
@@ -204,7 +204,7 @@ export! {
     ) -> ssize_t {
         for fd in [from, into] {
             if let Some(sock) = sock::get(fd) {
-                sock.demote(Why::KernelFeature);
+                sock.demote(PathReason::KernelFeature);
                 if fd == from && io::unread_bytes(&sock) > 0 {
                     // Programs then read.
                     errno::set(libc::EINVAL);

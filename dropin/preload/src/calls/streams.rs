@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::FILE;
 
 use super::export;
@@ -11,7 +11,7 @@ use crate::{descriptors, real, sock};
 /// The C library writes to a descriptor without the library.
 fn before_output(fd: c_int) {
     if let Some(sock) = sock::get(fd) {
-        sock.demote(Why::KernelFeature);
+        sock.demote(PathReason::KernelFeature);
     }
 }
 

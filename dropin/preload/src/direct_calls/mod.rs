@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use farcall_shm::Mutex;
-use farcall_stats::{Block, Connection, Why};
+use farcall_stats::{Block, Connection, PathReason};
 
 use crate::{config, descriptors, own_fds, sock};
 
@@ -101,7 +101,7 @@ pub fn found(code: &str) {
 /// Returns all connections to TCP. Received bytes that were not read are in rings and not in the kernel, so code that
 /// does not call this library would miss them.
 fn return_to_tcp() {
-    sock::each(|fd, sock| descriptors::hand_on(fd, sock, Why::DirectCalls));
+    sock::each(|fd, sock| descriptors::hand_on(fd, sock, PathReason::DirectCalls));
 }
 
 /// Returns whether an address is in this library.
@@ -181,7 +181,7 @@ pub fn enter_child() {
 fn report(state: &mut State, code: &str) {
     if state.reported.is_none() {
         let block = Block::<Connection>::new(&format!("direct calls in {code}"), 0);
-        block.why.set(Why::DirectCalls as u64);
+        block.why.set(PathReason::DirectCalls as u64);
         state.reported = Some(Reported { code: code.to_owned(), block });
     }
     IS_FOUND.store(true, Release);

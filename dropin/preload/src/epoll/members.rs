@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::Relaxed;
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::epoll_event;
 
 use super::tags::Tagged;
@@ -215,7 +215,7 @@ impl State {
             return;
         }
         if is_nested {
-            return sock.demote(Why::NestedEpoll);
+            return sock.demote(PathReason::NestedEpoll);
         }
         if MEMBERSHIPS[fd as usize].load(Relaxed) == 1 {
             // Bytes that wait would list the doorbell.
@@ -230,7 +230,7 @@ impl State {
                 && self.kernel(libc::EPOLL_CTL_ADD, fd, events, Tagged::Socket(fd).data()));
         if !changed || !self.kernel(libc::EPOLL_CTL_ADD, link.door.fd(), DOOR_EVENTS, Tagged::Door(fd).data())
         {
-            sock.demote(Why::NoResources);
+            sock.demote(PathReason::NoResources);
             self.restore(fd, is_off);
             return;
         }
@@ -425,7 +425,7 @@ impl State {
         let woke = self.own_waker().is_some_and(door::wake);
         if !woke && let Some(ring) = self.ring(fd) {
             // Its doorbell wakes them, for the last time.
-            ring.sock.demote(Why::NoResources);
+            ring.sock.demote(PathReason::NoResources);
         }
     }
 
@@ -486,7 +486,7 @@ fn silence(sock: &SockRef) -> bool {
     link.door.silence();
     if sock.sleeping.has_leader() {
         // One that has begun to in the meantime may have missed them.
-        sock.demote(Why::NoResources);
+        sock.demote(PathReason::NoResources);
     }
     true
 }

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU8};
 
 use farcall_shm::Mutex;
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::epoll_event;
 
 use self::members::{Item, State};
@@ -173,7 +173,7 @@ pub fn set_nested(fd: c_int) {
     for member in 0..state.items.len() as c_int {
         let Some(ring) = state.ring(member) else { continue };
         let sock = ring.sock.clone();
-        sock.demote(Why::NestedEpoll);
+        sock.demote(PathReason::NestedEpoll);
         if sock.is_over() {
             state.leave_ring(member);
         }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::Ordering::SeqCst;
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::{epoll_event, pollfd};
 
 use super::members::{Off, State};
@@ -28,7 +28,7 @@ impl State {
             return Some(0);
         }
         if ring.sock.is_inherited() {
-            ring.sock.demote(Why::Forked);
+            ring.sock.demote(PathReason::Forked);
         }
         let mut asked = 0;
         // After the end of the ring to the peer, or before its beginning, room is in the kernel.

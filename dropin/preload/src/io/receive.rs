@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::{iovec, ssize_t};
 
 use super::buffers::{is_bad, len_bytes};
@@ -36,7 +36,7 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
         return unsafe { confined::receive(sock, buffers, flags) };
     }
     if flags & !RECEIVE_FLAGS != 0 {
-        sock.demote(Why::KernelFeature);
+        sock.demote(PathReason::KernelFeature);
         if flags & libc::MSG_OOB != 0 {
             return Way::Kernel;
         }
@@ -53,7 +53,7 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
         _ => {}
     }
     if sock.is_inherited() {
-        sock.demote(Why::Forked);
+        sock.demote(PathReason::Forked);
     }
     let wanted = len_bytes(buffers);
     if wanted == 0
@@ -274,10 +274,10 @@ unsafe fn receive_met(
 /// The kernel has bytes that the peer's library did not send. Their place among those of the ring is not known, so the
 /// connection ends with an error at both ends.
 fn end_with_unannounced(fd: c_int, sock: &Sock) -> Got {
-    sock.demote(Why::Unannounced);
+    sock.demote(PathReason::Unannounced);
     if let Some(shown) = sock.shown() {
         // Also if the peer has ended the rings in the meantime.
-        shown.why.set(Why::Unannounced as u64);
+        shown.why.set(PathReason::Unannounced as u64);
     }
     tcp::reset(fd);
     diagnosis::warn_unannounced(sock.addresses());

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::SeqCst;
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::{iovec, ssize_t};
 
 use super::buffers::{is_bad, len_bytes};
@@ -27,7 +27,7 @@ pub unsafe fn send(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -> W
         return Way::Kernel;
     }
     if flags & !SEND_FLAGS != 0 {
-        sock.demote(Why::KernelFeature);
+        sock.demote(PathReason::KernelFeature);
     }
     let Some(link) = sock.link() else {
         if sock.stage() == Stage::Tcp {
@@ -48,14 +48,14 @@ pub unsafe fn send(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -> W
         return unsafe { send(fd, sock, buffers, flags) };
     };
     if sock.is_inherited() {
-        sock.demote(Why::Forked);
+        sock.demote(PathReason::Forked);
     }
     let error = sock.pending_error.swap(0, SeqCst);
     if error != 0 {
         return fail(error);
     }
     if sock.uses.count_moved(Direction::Send, len_bytes(buffers)) {
-        sock.demote(Why::LargeTransfers);
+        sock.demote(PathReason::LargeTransfers);
     }
     // SAFETY: by this function's contract, the buffers are the program's and can be read until the call returns.
     unsafe { send_in_ring(fd, sock, link, buffers, flags) }

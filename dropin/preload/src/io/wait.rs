@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use libc::pollfd;
 
 use crate::poll::Caller;
@@ -116,7 +116,7 @@ impl Wait {
         while !self.wait_until(Some(self.until_ns.map_or(until_ns, |until| until.min(until_ns))))? {
             if clock::now_ns() >= until_ns {
                 if received_bytes() == before_bytes {
-                    sock.demote(Why::NoResources);
+                    sock.demote(PathReason::NoResources);
                 }
                 break;
             }

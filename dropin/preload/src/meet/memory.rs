@@ -49,7 +49,7 @@ pub(super) fn make(proof: u64) -> Option<Made> {
     if getrlimit(Resource::Fsize).current.is_some_and(|bytes| bytes < SEGMENT_BYTES as u64) {
         return None;
     }
-    let segment = Segment::create_with_room("farcall-run", LONG_AT, 2 * LONG_BYTES).ok()?;
+    let segment = Segment::create_sparse("farcall-run", LONG_AT, 2 * LONG_BYTES).ok()?;
     let words = segment.memory();
     words.store(AT_PROOF, proof, Relaxed);
     words.store(AT_MAGIC, MAGIC, SeqCst);

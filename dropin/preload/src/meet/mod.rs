@@ -23,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 
 pub use self::memory::AT_CONNECTED_END;
 pub use self::place::forget as forget_place;
@@ -140,15 +140,15 @@ fn describe(
     fd: c_int,
     sock: &Sock,
     service: impl FnOnce(SocketAddr, SocketAddr) -> SocketAddr,
-) -> Result<(), Why> {
+) -> Result<(), PathReason> {
     if sock.addresses().is_none() {
         // An end whose connection has no peer of this host is not listed.
-        let (local, peer) = addresses_within_host(fd, None).ok_or(Why::NotMet)?;
+        let (local, peer) = addresses_within_host(fd, None).ok_or(PathReason::NotPaired)?;
         if !config::admits(service(local, peer)) {
-            return Err(Why::NotMet);
+            return Err(PathReason::NotPaired);
         }
         sock.describe(local, peer);
     }
     sock.tells_inq.store(control::tells_inq(fd), Relaxed);
-    if control::needs_kernel(fd) { Err(Why::KernelFeature) } else { Ok(()) }
+    if control::needs_kernel(fd) { Err(PathReason::KernelFeature) } else { Ok(()) }
 }

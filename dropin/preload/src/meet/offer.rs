@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
 use farcall_shm::{Segment, SharedMem};
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use rustix::fs;
 use rustix::io::Errno;
 use rustix::net::{
@@ -31,11 +31,11 @@ const MAX_CHECKS: u32 = EAGER_CHECKS + 10;
 const MAX_TRIES: u32 = 8;
 
 /// The connecting end makes the socket by which it is found.
-pub(super) fn publish(fd: c_int, sock: &Sock) -> Result<(), Why> {
+pub(super) fn publish(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
     describe(fd, sock, |_, peer| peer)?;
-    let (local, peer) = sock.addresses().ok_or(Why::NoResources)?;
-    let place = place::of(fd, local, peer).ok_or(Why::NoResources)?;
-    let meeting = place::make(&place).ok_or(Why::NoResources)?;
+    let (local, peer) = sock.addresses().ok_or(PathReason::NoResources)?;
+    let place = place::of(fd, local, peer).ok_or(PathReason::NoResources)?;
+    let meeting = place::make(&place).ok_or(PathReason::NoResources)?;
     sock.meeting_fd.store(meeting, SeqCst);
     sock.publish();
     sock.uses.try_again(true);
@@ -43,7 +43,7 @@ pub(super) fn publish(fd: c_int, sock: &Sock) -> Result<(), Why> {
 }
 
 /// Searches, at the accepting end, for the connecting end.
-pub(super) fn seek<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), Why> {
+pub(super) fn seek<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
     if sock.kernel_receivers.load(SeqCst) != 0 {
         // Another thread waits in the kernel: the connection could not be turned.
         sock.uses.try_again(true);
@@ -53,17 +53,17 @@ pub(super) fn seek<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), Why> {
     let is_last = sock.tries.fetch_add(1, AcqRel) + 1 >= MAX_TRIES;
     describe(fd, sock, |local, _| local)?;
     if sock.fds.load(Acquire) != 1 {
-        return Err(Why::Duplicated);
+        return Err(PathReason::Duplicated);
     }
     if sock.is_inherited() {
-        return Err(Why::Forked);
+        return Err(PathReason::Forked);
     }
-    let (local, peer) = sock.addresses().ok_or(Why::NoResources)?;
-    let place = place::of(fd, peer, local).ok_or(Why::NoResources)?;
+    let (local, peer) = sock.addresses().ok_or(PathReason::NoResources)?;
+    let place = place::of(fd, peer, local).ok_or(PathReason::NoResources)?;
     let is_absent = fs::access(&place, fs::Access::EXISTS).is_err();
     let meeting = if is_absent { None } else { place::connect_to(&place)? };
     let Some(meeting) = meeting else {
-        return if is_last { Err(Why::PeerNotAccelerated) } else { Ok(()) };
+        return if is_last { Err(PathReason::PeerNotAccelerated) } else { Ok(()) };
     };
     offer::<P>(fd, sock, meeting, local, peer)
 }
@@ -75,18 +75,18 @@ fn offer<P: Proof>(
     meeting: OwnedFd,
     local: SocketAddr,
     peer: SocketAddr,
-) -> Result<(), Why> {
+) -> Result<(), PathReason> {
     if epoll::is_nested(fd) {
-        return Err(Why::NestedEpoll);
+        return Err(PathReason::NestedEpoll);
     }
     if direct_calls::are_possible() {
-        return Err(Why::DirectCalls);
+        return Err(PathReason::DirectCalls);
     }
-    let proof = P::of_peer(local, peer).ok_or(Why::NoResources)?;
-    let Made { segment, door, peer_door } = make(proof).ok_or(Why::NoResources)?;
+    let proof = P::of_peer(local, peer).ok_or(PathReason::NoResources)?;
+    let Made { segment, door, peer_door } = make(proof).ok_or(PathReason::NoResources)?;
     // A thread that is in the kernel with the socket would miss the doorbell; the move is tried again later then.
     sock.while_turning(Stage::Accepted, || {
-        let link = link(segment.memory(), false, door).ok_or(Why::NoResources)?;
+        let link = link(segment.memory(), false, door).ok_or(PathReason::NoResources)?;
         enter(fd, sock, link)
     })?;
     if sock.stage() != Stage::Met {
@@ -104,25 +104,25 @@ fn offer<P: Proof>(
 }
 
 /// The rings belong to the connection from now on, after what was read by TCP.
-fn enter(fd: c_int, sock: &Sock, link: Link) -> Result<(), Why> {
-    let read_bytes = tcp::read_bytes(fd).ok_or(Why::KernelFeature)?;
+fn enter(fd: c_int, sock: &Sock, link: Link) -> Result<(), PathReason> {
+    let read_bytes = tcp::read_bytes(fd).ok_or(PathReason::KernelFeature)?;
     link.inn.set_read_by_tcp(read_bytes);
     sock.set_met(link);
     Ok(())
 }
 
 /// The connecting end checks whether the accepting one has sent what they share.
-pub(super) fn check<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), Why> {
+pub(super) fn check<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
     let checks = sock.tries.fetch_add(1, AcqRel) + 1;
     sock.uses.try_again(checks < EAGER_CHECKS);
     if sock.fds.load(Acquire) != 1 {
-        return Err(Why::Duplicated);
+        return Err(PathReason::Duplicated);
     }
     accept_offer::<P>(fd, sock)?;
-    if checks >= MAX_CHECKS { Err(Why::PeerNotAccelerated) } else { Ok(()) }
+    if checks >= MAX_CHECKS { Err(PathReason::PeerNotAccelerated) } else { Ok(()) }
 }
 
-fn accept_offer<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), Why> {
+fn accept_offer<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
     let meeting = sock.meeting_fd.load(Acquire);
     if meeting < 0 {
         return Ok(());
@@ -133,13 +133,13 @@ fn accept_offer<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), Why> {
     } else {
         let Ok(peer) = accept_with(own_fds::borrow(meeting), flags) else { return Ok(()) };
         if !place::is_own_user(peer.as_fd()) {
-            return Err(Why::AnotherUser);
+            return Err(PathReason::AnotherUser);
         }
         if direct_calls::are_possible() {
-            return Err(Why::DirectCalls);
+            return Err(PathReason::DirectCalls);
         }
         // The other end sends at once; if it has not yet, this socket takes the place of the first.
-        let peer = own_fds::keep(peer).ok_or(Why::NoResources)?;
+        let peer = own_fds::keep(peer).ok_or(PathReason::NoResources)?;
         sock.close_meeting();
         sock.meeting_fd.store(peer, SeqCst);
         sock.is_offered.store(true, SeqCst);
@@ -154,7 +154,7 @@ fn accept_offer<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), Why> {
     Ok(())
 }
 
-fn take_offer<P: Proof>(fd: c_int, sock: &Sock, meeting: RawFd) -> Result<(), Why> {
+fn take_offer<P: Proof>(fd: c_int, sock: &Sock, meeting: RawFd) -> Result<(), PathReason> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0; 1];
@@ -163,23 +163,23 @@ fn take_offer<P: Proof>(fd: c_int, sock: &Sock, meeting: RawFd) -> Result<(), Wh
     match recvmsg(own_fds::borrow(meeting), &mut into, &mut control, flags) {
         Ok(_) => {}
         Err(Errno::AGAIN) => return Ok(()),
-        Err(_) => return Err(Why::PeerNotAccelerated),
+        Err(_) => return Err(PathReason::PeerNotAccelerated),
     }
     let fds = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
     let fds: Vec<OwnedFd> = fds.flatten().collect();
-    let [segment, door] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| Why::NoResources)?;
-    let mapped =
-        Segment::map_foreign(segment.as_fd(), 0, SEGMENT_BYTES, true).map_err(|_| Why::NoResources)?;
+    let [segment, door] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| PathReason::NoResources)?;
+    let mapped = Segment::map_peer_segment(segment.as_fd(), 0, SEGMENT_BYTES, true)
+        .map_err(|_| PathReason::NoResources)?;
     let words = SharedMem::new(mapped);
     if words.load(AT_MAGIC, SeqCst) != MAGIC || P::of_own(fd) != Some(words.load(AT_PROOF, Relaxed)) {
-        return Err(Why::PeerNotAccelerated);
+        return Err(PathReason::PeerNotAccelerated);
     }
     if epoll::is_nested(fd) {
-        return Err(Why::NestedEpoll);
+        return Err(PathReason::NestedEpoll);
     }
-    let link = link(words, true, door).ok_or(Why::NoResources)?;
+    let link = link(words, true, door).ok_or(PathReason::NoResources)?;
     enter(fd, sock, link)
 }

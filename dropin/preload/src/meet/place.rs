@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 use rustix::fs;
 use rustix::io::Errno;
 use rustix::net::{
@@ -53,7 +53,7 @@ pub(super) fn of(fd: c_int, connected: SocketAddr, accepted: SocketAddr) -> Opti
         return None;
     }
     let name = fnv(format!("{cookie} {connected} {accepted}").as_bytes());
-    Some(farcall_shm::own_directory().ok()?.join(format!("run-{name:032x}")))
+    Some(farcall_shm::private_runtime_dir().ok()?.join(format!("run-{name:032x}")))
 }
 
 /// FNV-1a, 128 bits: short names that do not depend on a build.
@@ -76,19 +76,19 @@ pub(super) fn is_own_user(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// Connects to the other end's socket; `None` if that does not listen.
-pub(super) fn connect_to(place: &Path) -> Result<Option<OwnedFd>, Why> {
+pub(super) fn connect_to(place: &Path) -> Result<Option<OwnedFd>, PathReason> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let meeting = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-    let meeting = meeting.map_err(|_| Why::NoResources)?;
-    let address = SocketAddrUnix::new(place).map_err(|_| Why::NoResources)?;
+    let meeting = meeting.map_err(|_| PathReason::NoResources)?;
+    let address = SocketAddrUnix::new(place).map_err(|_| PathReason::NoResources)?;
     match connect(&meeting, &address) {
         // One that is about to listen, or of a process that was killed.
         Err(Errno::CONNREFUSED) => return Ok(None),
-        Err(_) => return Err(Why::PeerNotAccelerated),
+        Err(_) => return Err(PathReason::PeerNotAccelerated),
         Ok(()) => {}
     }
     if !is_own_user(meeting.as_fd()) {
-        return Err(Why::AnotherUser);
+        return Err(PathReason::AnotherUser);
     }
     Ok(Some(meeting))
 }

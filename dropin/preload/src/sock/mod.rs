@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 
-use farcall_stats::{Block, Connection, Why};
+use farcall_stats::{Block, Connection, PathReason};
 
 pub use self::inside::{InKernel, KernelWait};
 pub use self::link::{Link, MAPPED, STRAYED};
@@ -222,7 +222,7 @@ impl Sock {
         }
         let how = if self.stage() == Stage::Accepted { "accepted" } else { "connected" };
         let block = Block::<Connection>::new(&format!("tcp {local} {peer} {how}"), 0);
-        block.why.set(Why::NotMet as u64);
+        block.why.set(PathReason::NotPaired as u64);
         // SAFETY: one thread is inside of `while_meeting`, and others read only after `is_described`.
         unsafe {
             *self.addresses.get() = Some((local, peer));
@@ -248,7 +248,7 @@ impl Sock {
     /// Goes through shared memory from now on. Only inside of [`Sock::while_meeting`].
     pub fn set_met(&self, link: Link) {
         if let Some(shown) = self.shown() {
-            shown.why.set(Why::Met as u64);
+            shown.why.set(PathReason::Met as u64);
             shown.ring_bytes.set(link.out.len_bytes() as u64);
         }
         // SAFETY: only the thread that has set `Stage::Turning` writes the link, and no thread reads it before
@@ -267,7 +267,11 @@ impl Sock {
 
     /// Runs `turn` while no other thread enters the kernel's TCP with this socket. Does nothing if a thread receives
     /// there. The socket stays in its stage unless `turn` succeeds.
-    pub fn while_turning(&self, from: Stage, turn: impl FnOnce() -> Result<(), Why>) -> Result<(), Why> {
+    pub fn while_turning(
+        &self,
+        from: Stage,
+        turn: impl FnOnce() -> Result<(), PathReason>,
+    ) -> Result<(), PathReason> {
         if self.stage.compare_exchange(from as u8, Stage::Turning as u8, SeqCst, Relaxed).is_err() {
             return Ok(());
         }
@@ -290,7 +294,7 @@ impl Sock {
     }
 
     /// Stays on TCP, if the peer has not been met.
-    pub fn stay(&self, why: Why) {
+    pub fn stay(&self, why: PathReason) {
         self.settled_stage();
         for stage in [Stage::Accepted, Stage::Connected, Stage::Meeting] {
             if self.stage.compare_exchange(stage as u8, Stage::Tcp as u8, SeqCst, Relaxed).is_ok() {
@@ -314,7 +318,7 @@ impl Sock {
     }
 
     /// Ends both rings at the bytes that they have come to: everything later goes by TCP.
-    pub fn demote(&self, why: Why) {
+    pub fn demote(&self, why: PathReason) {
         self.stay(why);
         let Some(link) = self.link() else { return };
         if link.out.look().is_closed && link.inn.look().is_closed {
@@ -359,7 +363,7 @@ impl Sock {
             unsafe { crate::real::shutdown(fd, libc::SHUT_RDWR) };
         }
         if let Some(shown) = self.shown() {
-            shown.why.set(Why::PeerEnded as u64);
+            shown.why.set(PathReason::PeerEnded as u64);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use farcall_shm::Mutex;
-use farcall_stats::Why;
+use farcall_stats::PathReason;
 
 use super::{Sock, Stage};
 use crate::thread;
@@ -139,7 +139,7 @@ pub fn before_fork() {
     for sock in all.iter().filter(|sock| sock.is_owned.load(Acquire)) {
         sock.is_forked.store(true, SeqCst);
         if sock.stage() != Stage::Met {
-            sock.stay(Why::Forked);
+            sock.stay(PathReason::Forked);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
-use farcall_stats::{Why, read_pid};
+use farcall_stats::{PathReason, read_pid};
 
 /// The library that was built beside these tests.
 pub fn library() -> PathBuf {
@@ -185,7 +185,7 @@ fn run_both(path: &str, program: impl Fn(&str) -> Command, arguments: [&str; 2])
 /// Bytes that the connections of a process that are still told of have moved through shared memory; `None` where the
 /// system keeps no statistics.
 pub fn moved_bytes(pid: u32) -> Option<u64> {
-    farcall_stats::try_out().ok()?;
+    farcall_stats::probe().ok()?;
     // The system keeps those of few dead processes: others' may have taken their place.
     Some(read_pid(pid).ok()?.moved_bytes())
 }
@@ -198,7 +198,7 @@ pub fn moved_bytes_of_connections(pid: u32) -> Vec<u64> {
 
 /// Why the connections of a process went the ways that they went.
 pub fn reasons(pid: u32) -> Vec<&'static str> {
-    of_connections(pid, "why").into_iter().filter_map(Why::words).collect()
+    of_connections(pid, "why").into_iter().filter_map(PathReason::words).collect()
 }
 
 /// Bytes of the rings to the peers of a process.

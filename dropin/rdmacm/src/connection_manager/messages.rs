@@ -7,14 +7,14 @@ use farcall_wire::cm::{CommunicationIds, Connection, Event, Mad, Message, State,
 use rustix::event::epoll;
 use rustix::net::{SendFlags, send};
 
-use super::{ConnectionManager, End, Notice, Token};
+use super::{CmEndpoint, ConnectionManager, QueuedEvent, Token};
 use crate::errno::{Errno, refused};
 use crate::listener::Arrived;
 use crate::port::{Reached, reach};
-use crate::{abroad, address};
+use crate::{address, remote};
 
 /// How long a peer may take to answer a request: the value of the kernel's connection manager.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(68);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(68);
 /// How long a peer may take to answer a DREQ.
 const DREP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a queue pair stays in TimeWait after its connection.
@@ -40,10 +40,10 @@ impl ConnectionManager {
         let end = self.end(token)?;
         end.connection = Some(connection);
         let local = self.comm_id(token);
-        self.end(token)?.ids = CommunicationIds::asking(local);
+        self.end(token)?.ids = CommunicationIds::for_requester(local);
         let now = Instant::now();
-        self.wait_until(token, Some(now + ANSWER_TIMEOUT));
-        if !self.send_far(token, &message) {
+        self.wait_until(token, Some(now + REPLY_TIMEOUT));
+        if !self.send_remote(token, &message) {
             self.end(token)?.unsent = Some((message, now));
             self.try_to_reach(token);
         }
@@ -69,19 +69,19 @@ impl ConnectionManager {
             }
             Ok(reached)
                 if reached == Reached::Busy
-                    || reached == Reached::Nobody && since.elapsed() < LISTEN_WAIT =>
+                    || reached == Reached::NoListener && since.elapsed() < LISTEN_WAIT =>
             {
                 end.unsent = Some((message, since));
                 self.add_timer(Instant::now() + RETRY_AFTER, token);
             }
             Ok(reached) => {
-                if reached == Reached::Nobody && !address::is_local(&to) {
+                if reached == Reached::NoListener && !address::is_local(&to) {
                     crate::complain(format_args!(
                         "no process that shares FARCALL_SOCKET_DIR listens at {to}"
                     ));
                 }
                 let step = end.connection.as_mut().map(Connection::refused).unwrap_or_default();
-                self.take_step(token, step);
+                self.apply_step(token, step);
             }
             Err(error) => {
                 tracing::debug!("cannot reach {to}: error {error}");
@@ -102,10 +102,10 @@ impl ConnectionManager {
 
     /// Sends the message of a call. If the peer has exited, an event reports that.
     pub fn send(&mut self, token: Token, message: Message) {
-        if self.send_far(token, &message) {
+        if self.send_remote(token, &message) {
             return self.watch_time(token);
         }
-        let is_sent = self.ends.get_mut(&token).is_some_and(|End { socket, ids, .. }| {
+        let is_sent = self.ends.get_mut(&token).is_some_and(|CmEndpoint { socket, ids, .. }| {
             socket.as_ref().is_some_and(|socket| send_message(socket, &ids.mad(message)))
         });
         if !is_sent {
@@ -115,19 +115,19 @@ impl ConnectionManager {
     }
 
     /// Sends the message and queues the event of a step of an endpoint's connection.
-    pub fn take_step(&mut self, token: Token, step: Step) {
+    pub fn apply_step(&mut self, token: Token, step: Step) {
         if let Some(message) = step.message {
             self.send(token, message);
         }
         if let Some(event) = step.event {
-            self.tell(token, Notice::Connection(event));
+            self.queue_event(token, QueuedEvent::Connection(event));
         }
         self.finish(token);
     }
 
-    /// Like [`ConnectionManager::take_step`], for a peer's action: the end of the connection is reported after a
+    /// Like [`ConnectionManager::apply_step`], for a peer's action: the end of the connection is reported after a
     /// delay.
-    pub(crate) fn take_peer_step(&mut self, token: Token, mut step: Step, was_leaving: bool) {
+    pub(crate) fn apply_peer_step(&mut self, token: Token, mut step: Step, was_leaving: bool) {
         if step.event == Some(Event::Disconnected) && !was_leaving {
             step.event = None;
             let disconnect_report = Instant::now() + DISCONNECT_REPORT_DELAY;
@@ -136,20 +136,21 @@ impl ConnectionManager {
             }
             self.add_timer(disconnect_report, token);
         }
-        self.take_step(token, step);
+        self.apply_step(token, step);
     }
 
     /// Closes the socket of a connection that has ended, and sets its timer. An endpoint without a program is removed.
     fn finish(&mut self, token: Token) {
         self.watch_time(token);
-        self.note(token);
+        self.update_journal(token);
         let Some(end) = self.ends.get_mut(&token) else { return };
         let is_over =
             matches!(end.connection.as_ref().map(Connection::state), Some(State::Closed | State::TimeWait));
         if is_over {
-            let (socket, is_left) = (end.socket.take(), end.far.as_ref().is_some_and(|far| far.is_left));
+            let (socket, is_orphaned) =
+                (end.socket.take(), end.remote_end.as_ref().is_some_and(|remote_end| remote_end.is_orphaned));
             self.close(socket);
-            if is_left {
+            if is_orphaned {
                 self.drop_end(token);
             }
         }
@@ -221,7 +222,7 @@ impl ConnectionManager {
                 self.drop_accepted(token);
                 continue;
             }
-            if token == abroad::ELECTION {
+            if token == remote::ELECTION {
                 self.elect();
                 continue;
             }
@@ -236,7 +237,7 @@ impl ConnectionManager {
             return self.report_disconnect(token);
         }
         if !is_due(end.deadline) {
-            if end.far.is_some() {
+            if end.remote_end.is_some() {
                 return self.repeat(token);
             }
             return self.try_to_reach(token);
@@ -244,12 +245,12 @@ impl ConnectionManager {
         end.deadline = None;
         end.unsent = None;
         let step = end.connection.as_mut().map(Connection::timed_out).unwrap_or_default();
-        self.take_step(token, step);
+        self.apply_step(token, step);
     }
 
     /// Handles a readable socket.
     pub fn readable(&mut self, token: Token) {
-        if self.abroad.is_some() && self.foreign_readable(token) {
+        if self.remote.is_some() && self.handle_remote_event(token) {
         } else if self.accepted.contains_key(&token) {
             self.receive_request(token);
         } else if self.ends.get(&token).is_some_and(|end| end.listening.is_some()) {
@@ -266,19 +267,19 @@ impl ConnectionManager {
             let was_leaving = connection.state() == State::DreqSent;
             let step = match Arrived::at(socket) {
                 Arrived::Nothing => return,
-                Arrived::Message(mad) if end.ids.admits(&mad) => connection.received(mad.message),
+                Arrived::Message(mad) if end.ids.matches(&mad) => connection.received(mad.message),
                 // A socket has only one connection.
                 _ => connection.peer_closed(),
             };
             // Closing the socket ends the connection in every state.
-            self.take_peer_step(token, step, was_leaving);
+            self.apply_peer_step(token, step, was_leaving);
         }
     }
 
     fn hung_up(&mut self, token: Token) {
         let Some(end) = self.ends.get_mut(&token) else { return };
         let step = end.connection.as_mut().map(Connection::peer_closed).unwrap_or_default();
-        self.take_step(token, step);
+        self.apply_step(token, step);
     }
 }
 

@@ -113,7 +113,7 @@ static void nobody(void)
 // An address of another host, where those are forbidden: there is no device for it.
 static void elsewhere(void)
 {
-	setenv("FARCALL_WAY", "host", 1);
+	setenv("FARCALL_TRANSPORT", "shared-memory", 1);
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct sockaddr_in to = at("203.0.113.7");
 	struct rdma_cm_id *id;
@@ -355,7 +355,7 @@ static void sync_calls(void)
 	struct rdma_cm_id *listening, *id, *peer;
 	struct sockaddr_in away = at("203.0.113.7");
 	// Other hosts are forbidden: there is no device for them.
-	setenv("FARCALL_WAY", "host", 1);
+	setenv("FARCALL_TRANSPORT", "shared-memory", 1);
 	CHECK(rdma_getaddrinfo("127.0.0.1", port, &hints, &found) == 0);
 	CHECK(found->ai_src_addr && !found->ai_dst_addr && found->ai_qp_type == IBV_QPT_RC);
 	CHECK(rdma_create_ep(&listening, found, NULL, &init) == 0);

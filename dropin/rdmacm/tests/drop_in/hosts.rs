@@ -11,7 +11,7 @@ const BAD_CABLE: &str = "loss=0.1,duplicate=0.05,reorder=0.05,corrupt=0.05";
 /// its packets.
 pub fn on_two_hosts(name: &str, faults: &str, server: &str, client: &str) -> Option<String> {
     let (_folder, mut command) = two_networks(name, server, client)?;
-    command.env("FARCALL_WAY", "net").env("FARCALL_WIRE_FAULTS", faults);
+    command.env("FARCALL_TRANSPORT", "roce").env("FARCALL_WIRE_FAULTS", faults);
     let output = Running::start(command).finish();
     let said = words(&output);
     assert!(output.status.success(), "{name}, {faults}: {said}");
@@ -30,9 +30,9 @@ fn programs_on_two_hosts_meet() {
     }
 }
 
-/// `FARCALL_WAY=net` takes precedence over a directory that the other host does not share.
+/// `FARCALL_TRANSPORT=roce` takes precedence over a directory that the other host does not share.
 #[test]
-fn meets_another_host_although_a_folder_is_named() {
+fn connects_to_another_host_although_a_directory_is_set() {
     let server = "exec rping -s -v -C 5 -a 192.0.2.2 -p 7174";
     let client = "mkdir -p own; export FARCALL_SOCKET_DIR=$PWD/own
         until rping -c -v -V -C 5 -a 192.0.2.2 -p 7174; do kill -0 $server; sleep 0.2; done

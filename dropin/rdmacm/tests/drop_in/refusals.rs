@@ -21,7 +21,7 @@ const NEVER_FAIL: [&str; 12] = [
 ];
 
 #[test]
-fn whatever_fails_says_why_in_the_trace() {
+fn every_failure_has_its_reason_in_the_trace() {
     let folder = folder("refusals");
     let Some(program) = compile("refusals.c", &folder) else { return };
     let mut command = folder.program(&program);

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use farcall_softnic::Management;
 use farcall_wire::cm::{
-    Answered, IpRoute, MESSAGE_BYTES, Mad, Message, PortSpace, QueuePair, Request, Terms, reason,
+    ConnectionParams, IpRoute, MESSAGE_BYTES, Mad, Message, PortSpace, QueuePair, RejectedMessage, Request,
+    reason,
 };
 
 use crate::hosts::on_two_hosts;
@@ -38,7 +39,7 @@ fn request(from: Ipv4Addr, local_comm_id: u32) -> Mad {
         mtu: 3,
         retry_count: 7,
         ack_timeout: 18,
-        terms: Terms::default(),
+        params: ConnectionParams::default(),
         ece: Default::default(),
         private_data: Vec::new(),
     };
@@ -86,7 +87,7 @@ fn be_strange(from: Ipv4Addr) {
     }
     stranger.send(SERVER.to_ipv6_mapped(), &[0xFF; MESSAGE_BYTES]).unwrap();
     let answers = ask_without_end(&stranger, from);
-    let is_wait = |answer: &&Message| matches!(answer, Message::Mra { received: Answered::Req, .. });
+    let is_wait = |answer: &&Message| matches!(answer, Message::Mra { received: RejectedMessage::Req, .. });
     let is_no = |answer: &&Message| matches!(answer, Message::Rej(rejection) if rejection.reason == reason::NO_RESOURCES);
     let requests = || (1..=REQUESTS).map(|id| &answers[&id]);
     assert_eq!(requests().filter(is_wait).count(), HALF_OPEN_MAX);
@@ -188,7 +189,7 @@ fn a_request_from_an_own_address_reaches_no_program() {
     let server = format!(
         "rping -s -C 5 -a 192.0.2.2 -p 7175 & holder=$!
         until grep -q process-0.sock /proc/net/unix; do kill -0 $holder; sleep 0.02; done
-        FARCALL_WAY=auto rping -s -C 5 -a 192.0.2.2 -p 7174 & listener=$!
+        FARCALL_TRANSPORT=auto rping -s -C 5 -a 192.0.2.2 -p 7174 & listener=$!
         until grep -q process-1.sock /proc/net/unix; do kill -0 $listener; sleep 0.02; done
         {STRANGER}=192.0.2.2 {} --exact strangers::a_request_from_an_own_address_reaches_no_program --nocapture
         kill $listener

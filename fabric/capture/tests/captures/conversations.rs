@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use farcall_capture::{Conversation, End, Ends, Recorder, Request, SNAPLEN_BYTES, merge};
+use farcall_capture::{Conversation, Ends, QpEnd, Recorder, Request, SNAPLEN_BYTES, merge};
 use farcall_verbs::{
     Access, AhAttr, AtomicTarget, Gid, Mtu, QpAttr, QpState, QpType, SendFlags, SendWr, Sge, UdTarget, Wc,
     WcOpcode, WcStatus, WrOpcode,
 };
-use farcall_wire::{AtomicOp, Nak, Operation, Refused, Segment, Syndrome};
+use farcall_wire::{AccessDenied, AtomicOp, Nak, Operation, Segment, Syndrome};
 
 use crate::support::{Capture, Received, check, read};
 
@@ -27,7 +27,7 @@ fn payload(len_bytes: u64) -> Vec<u8> {
     (0..len_bytes).map(|at| at as u8 ^ 0x5A).collect()
 }
 
-fn read_payload(sges: &[Sge], offset: u64, len_bytes: u64, to: &mut Vec<u8>) -> Result<(), Refused> {
+fn read_payload(sges: &[Sge], offset: u64, len_bytes: u64, to: &mut Vec<u8>) -> Result<(), AccessDenied> {
     let whole = payload(sges.iter().map(|sge| u64::from(sge.length)).sum());
     to.extend(&whole[offset as usize..(offset + len_bytes) as usize]);
     Ok(())
@@ -214,19 +214,19 @@ fn captures_naks_by_error_and_no_packet_for_a_timeout() {
 }
 
 #[test]
-fn what_breaks_a_rule_is_not_sent_and_uses_no_number() {
+fn records_no_packet_for_an_invalid_request() {
     let mut end = End2End::new("rules", QpType::Rc);
     let sges = sge(4);
     let wr = SendWr::send(1, &sges).with_flags(SendFlags::SIGNALED);
     let request = Request { wr: &wr, is_signalled: true, ends: None };
     end.conversation
-        .posted(&mut end.recorder.batch(), &request, |_: &[Sge], _, _, _: &mut Vec<u8>| Err(Refused));
+        .posted(&mut end.recorder.batch(), &request, |_: &[Sge], _, _, _: &mut Vec<u8>| Err(AccessDenied));
     end.complete(1, WcStatus::LOC_PROT_ERR);
     end.post(&SendWr::send(2, &sges));
     assert_eq!(end.summary(), [(true, 0x04, FIRST_PSN)]);
     // Reset discards all state.
     end.conversation.modify(&QpAttr::to(QpState::Reset), None);
-    assert!(!end.conversation.awaits_answers());
+    assert!(!end.conversation.awaits_responses());
 }
 
 #[test]
@@ -234,14 +234,14 @@ fn captures_datagrams_with_addresses_and_without_replies() {
     let mut end = End2End::new("datagram", QpType::Ud);
     end.conversation.modify(&QpAttr::init_datagrams(0x77), None);
     let sges = sge(6);
-    let dst = End { gid: Gid([0xFD; 16]), qpn: 0x99 };
+    let dst = QpEnd { gid: Gid([0xFD; 16]), qpn: 0x99 };
     let ends = Some(Ends { src: Gid([0xFC; 16]), dst });
     for (remote_qkey, seen) in [(0x11, 0x11), (1 << 31, 0x77)] {
         let to = UdTarget { ah: std::ptr::null(), remote_qpn: 0x99, remote_qkey };
         let wr = SendWr::send_to(1, &sges, to).with_flags(SendFlags::SIGNALED);
         let request = Request { wr: &wr, is_signalled: true, ends };
         end.conversation.posted(&mut end.recorder.batch(), &request, read_payload);
-        assert!(!end.conversation.awaits_answers());
+        assert!(!end.conversation.awaits_responses());
         let packets = end.packets();
         let (_, last) = packets.last().unwrap();
         let Operation::Datagram(deth, None) = last.packet.operation else { panic!("{last:?}") };

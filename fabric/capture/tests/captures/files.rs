@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use farcall_capture::{Direction, Recorder, SNAPLEN_BYTES, Way, merge};
+use farcall_capture::{CaptureSource, Direction, Recorder, SNAPLEN_BYTES, merge};
 use farcall_wire::codec::icrc::Flow;
 
 use crate::support::read;
@@ -15,7 +15,7 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-fn record(recorder: &Recorder, way: Way, mark: u8) {
+fn record(recorder: &Recorder, way: CaptureSource, mark: u8) {
     let flow = Flow { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), src_port: 4791, dst_port: 4791 };
     recorder.batch().datagram(way, Direction::In, &flow, &[mark; 20]);
 }
@@ -29,7 +29,7 @@ fn merges_packets_of_all_processes_in_order_of_time() {
     let folder = folder("order");
     let recorders = [0, 1, 2].map(|_| Recorder::create(&folder, SNAPLEN_BYTES).unwrap());
     for mark in 0..30 {
-        let way = if mark % 2 == 0 { Way::Memory } else { Way::Net };
+        let way = if mark % 2 == 0 { CaptureSource::SharedMemory } else { CaptureSource::RoCE };
         record(&recorders[mark as usize % 3], way, mark);
     }
     // Files that are not captures are omitted, and the file of a killed process is read up to its last complete block.
@@ -60,14 +60,14 @@ fn merges_packets_of_all_processes_in_order_of_time() {
 }
 
 #[test]
-fn what_is_recorded_is_in_the_file_at_once() {
+fn writes_recorded_packets_to_the_file_at_once() {
     let folder = folder("at-once");
     let recorder = Recorder::create(&folder, SNAPLEN_BYTES).unwrap();
     let [file] = &files(&folder)[..] else { panic!("one file") };
     for count in 0..3 {
         // A file is readable without merging, and while its process runs.
         assert_eq!(read(file).frames.len(), count);
-        record(&recorder, Way::Net, 1);
+        record(&recorder, CaptureSource::RoCE, 1);
     }
     fs::remove_dir_all(&folder).unwrap();
 }

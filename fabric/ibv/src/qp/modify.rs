@@ -75,7 +75,7 @@ mod tests {
     use farcall_verbs::{Access, AhAttr, Gid, Mtu};
 
     #[test]
-    fn what_is_some_is_set_and_masked() {
+    fn sets_and_masks_present_attributes() {
         let (raw, set) = translate(&QpAttr::init(Access::LOCAL_WRITE | Access::REMOTE_READ));
         assert_eq!(set, mask::STATE | mask::PORT | mask::PKEY_INDEX | mask::ACCESS_FLAGS);
         assert_eq!((raw.qp_state, raw.port_num, raw.qp_access_flags), (1, 1, 5));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_what_was_missing() {
+    fn reports_missing_attributes() {
         let errno = io::Error::from_raw_os_error;
         let ah = AhAttr { dgid: Gid::from_ipv4([10, 0, 0, 2].into()), ..AhAttr::default() };
         let rtr = QpAttr::rtr(7, 9, ah, Mtu::Mtu2048);

@@ -32,7 +32,7 @@ pub struct Record {
 
 /// Error: the peer wrote an invalid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Garbage;
+pub struct CorruptRecord;
 
 impl Consumer {
     /// Creates the consumer of a ring in which nothing has been sent.
@@ -60,16 +60,16 @@ impl Consumer {
     /// Returns the next record, which stays in place until `advance`. Skips filler.
     ///
     /// # Errors
-    /// Returns [`Garbage`] if the producer wrote an invalid record.
+    /// Returns [`CorruptRecord`] if the producer wrote an invalid record.
     #[inline]
-    pub fn peek(&mut self) -> Result<Option<Record>, Garbage> {
+    pub fn peek(&mut self) -> Result<Option<Record>, CorruptRecord> {
         loop {
             let at = self.slot_at(self.position);
             let word = self.mem.load(at, Acquire);
             if word & TAG_MASK != tag(self.position) {
                 return Ok(None);
             }
-            let kind = Kind::from_bits((word >> TAG_BITS) as u8).ok_or(Garbage)?;
+            let kind = Kind::from_bits((word >> TAG_BITS) as u8).ok_or(CorruptRecord)?;
             let sizes = self.mem.load(at + 8, Relaxed);
             let len_bytes = sizes as u32;
             let to_end = self.to_end();
@@ -79,7 +79,7 @@ impl Consumer {
                 _ => 1,
             };
             if slots == 0 || slots > to_end {
-                return Err(Garbage);
+                return Err(CorruptRecord);
             }
             if kind == Kind::Pad {
                 self.position += slots;

@@ -9,7 +9,7 @@ mod consumer;
 mod layout;
 mod producer;
 
-pub use consumer::{Consumer, Garbage, Record};
+pub use consumer::{Consumer, CorruptRecord, Record};
 pub use layout::{
     ACCEPT, GREETING, HAZARD, HEAD, Layout, NAK, OFFERED, RNR, RNR_TIMER, RQ_POSTED, SLOT_BYTES, TAKEN,
     TAKEN_COUNT, UNCHECKED_RECEIVES, VIOLATION, WANT, WITHDRAWN,

@@ -45,14 +45,14 @@ impl Producer {
         let record = slots_for(inline_bytes);
         let need = record + 1 + spare;
         self.fits(record, need) || {
-            self.look_at_head();
+            self.load_head();
             self.fits(record, need)
         }
     }
 
     /// Reads the position of the consumer: a load of a line that the consumer writes.
     #[inline]
-    pub fn look_at_head(&mut self) {
+    pub fn load_head(&mut self) {
         let head = self.mem.load(layout::HEAD, Acquire);
         // A head beyond the produced slots, or one that runs backwards, is written by a faulty peer and ignored; it
         // only harms that peer.

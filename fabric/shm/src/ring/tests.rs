@@ -198,7 +198,7 @@ fn a_ring_with_little_in_it_stays_at_its_beginning() {
         let (mut consumer, mut producer) = (Consumer::new(mem.clone(), &LAYOUT), Producer::new(mem, &LAYOUT));
         let mut next = 0;
         for n in 0..12 {
-            producer.look_at_head();
+            producer.load_head();
             assert!(producer.has_room(len_of(n), 0));
             produce(&mut producer, &slots, n);
             assert!(producer.position() % SLOTS <= 6, "no lap has room at its end for another");

@@ -6,7 +6,7 @@ use super::Violation;
 
 /// Delivery guarantee between two queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
+pub enum DeliveryGuarantee {
     /// A reliable connection: every message exactly once, in order.
     Reliable,
     /// An unreliable connection: every message at most once, in order.
@@ -28,7 +28,7 @@ struct Sent {
 
 #[derive(Debug)]
 struct Flow {
-    promise: Promise,
+    guarantee: DeliveryGuarantee,
     sent: BTreeMap<u64, Sent>,
     last: u64,
 }
@@ -42,8 +42,8 @@ pub struct Deliveries {
 
 impl Deliveries {
     /// Begins a flow.
-    pub fn open(&mut self, flow: u64, promise: Promise) {
-        let before = self.flows.insert(flow, Flow { promise, sent: BTreeMap::new(), last: 0 });
+    pub fn open(&mut self, flow: u64, guarantee: DeliveryGuarantee) {
+        let before = self.flows.insert(flow, Flow { guarantee, sent: BTreeMap::new(), last: 0 });
         assert!(before.is_none(), "way {flow} is open already");
     }
 
@@ -81,17 +81,17 @@ impl Deliveries {
             return says("is not what was sent");
         }
         sent.times += 1;
-        let copies_max = match way.promise {
-            Promise::Datagrams { copies_max } => copies_max,
-            Promise::Reliable | Promise::InOrder => 1,
+        let copies_max = match way.guarantee {
+            DeliveryGuarantee::Datagrams { copies_max } => copies_max,
+            DeliveryGuarantee::Reliable | DeliveryGuarantee::InOrder => 1,
         };
         if sent.times > copies_max {
             return says(&format!("came {} times", sent.times));
         }
-        let is_in_turn = match way.promise {
-            Promise::Reliable => number == way.last + 1,
-            Promise::InOrder => number > way.last,
-            Promise::Datagrams { .. } => true,
+        let is_in_turn = match way.guarantee {
+            DeliveryGuarantee::Reliable => number == way.last + 1,
+            DeliveryGuarantee::InOrder => number > way.last,
+            DeliveryGuarantee::Datagrams { .. } => true,
         };
         if !is_in_turn {
             return says(&format!("came after message {}", way.last));
@@ -139,9 +139,9 @@ mod tests {
     use super::*;
 
     /// Returns whether messages 1 to 3, of one byte each, may arrive in this sequence.
-    fn may_come(promise: Promise, list: &[u64]) -> bool {
+    fn may_come(guarantee: DeliveryGuarantee, list: &[u64]) -> bool {
         let mut messages = Deliveries::default();
-        messages.open(7, promise);
+        messages.open(7, guarantee);
         for number in 1..=3 {
             assert_eq!(messages.next_number(7), number);
             messages.sent(7, number, vec![number as u8]);
@@ -150,8 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn each_way_keeps_its_promise() {
-        use Promise::{Datagrams, InOrder, Reliable};
+    fn checks_each_delivery_guarantee() {
+        use DeliveryGuarantee::{Datagrams, InOrder, Reliable};
         assert!(may_come(Reliable, &[1, 2, 3]) && may_come(Reliable, &[1]));
         assert!(!may_come(Reliable, &[1, 3]), "lost");
         assert!(!may_come(Reliable, &[1, 1]), "twice");
@@ -166,16 +166,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_torn_or_lost_after_its_acknowledgement_is_found() {
+    fn detects_torn_and_lost_acknowledged_messages() {
         let mut messages = Deliveries::default();
-        messages.open(1, Promise::Reliable);
+        messages.open(1, DeliveryGuarantee::Reliable);
         messages.sent(1, 1, vec![1, 2, 3]);
         assert!(messages.received(1, 1, &[1, 2, 0]).is_err(), "torn");
         assert!(messages.received(1, 1, &[1, 2]).is_err(), "cut");
         messages.acknowledged(1, 1);
         assert!(messages.closed(1).is_err(), "acknowledged and lost");
         assert!(messages.received(1, 1, &[1, 2, 3]).is_err(), "over a way that is closed");
-        messages.open(1, Promise::Reliable);
+        messages.open(1, DeliveryGuarantee::Reliable);
         messages.sent(1, 1, Vec::new());
         assert!(messages.received(1, 1, &[]).is_ok());
         messages.acknowledged(1, 1);

@@ -40,7 +40,7 @@ struct Posted {
 }
 
 #[derive(Default)]
-struct Line {
+struct QueueAccount {
     posted: VecDeque<Posted>,
     /// A request of this queue failed: all later ones must be flushed.
     has_failed: bool,
@@ -49,14 +49,14 @@ struct Line {
 /// The requests of queue pairs, by a number that the caller assigns and never reuses.
 #[derive(Default)]
 pub struct Ledger {
-    lines: BTreeMap<(u64, Queue), Line>,
+    accounts: BTreeMap<(u64, Queue), QueueAccount>,
 }
 
 impl Ledger {
     /// Records a posted request. Receives count as signalled.
     pub fn posted(&mut self, pair: u64, queue: Queue, wr_id: u64, is_signalled: bool) {
-        let line = self.lines.entry((pair, queue)).or_default();
-        line.posted.push_back(Posted { wr_id, is_signalled });
+        let account = self.accounts.entry((pair, queue)).or_default();
+        account.posted.push_back(Posted { wr_id, is_signalled });
     }
 
     /// Checks a polled completion.
@@ -66,20 +66,20 @@ impl Ledger {
     /// reports success after a failure.
     pub fn polled(&mut self, pair: u64, queue: Queue, wc: &Wc) -> Result<(), Violation> {
         let says = format!("pair {pair}, {queue:?}: completion {:#x} ({:?})", wc.wr_id, wc.status);
-        let line = self.lines.entry((pair, queue)).or_default();
-        if line.has_failed && wc.status != WcStatus::WR_FLUSH_ERR {
+        let account = self.accounts.entry((pair, queue)).or_default();
+        if account.has_failed && wc.status != WcStatus::WR_FLUSH_ERR {
             return Err(Violation(format!("{says} after a failure")));
         }
-        while let Some(head) = line.posted.pop_front() {
+        while let Some(head) = account.posted.pop_front() {
             if head.wr_id == wc.wr_id {
-                line.has_failed |= !wc.status.is_success();
+                account.has_failed |= !wc.status.is_success();
                 if wc.status.is_success() && !head.is_signalled {
                     return Err(Violation(format!("{says}, which was not signalled")));
                 }
                 return Ok(());
             }
             // Only requests that are unsignalled and successful have no completion.
-            if head.is_signalled || line.has_failed {
+            if head.is_signalled || account.has_failed {
                 return Err(Violation(format!("{says} before that of {:#x}", head.wr_id)));
             }
         }
@@ -92,10 +92,10 @@ impl Ledger {
     /// Returns an error if a completion is missing.
     pub fn drained(&mut self, pair: u64) -> Result<(), Violation> {
         for queue in [Queue::Send, Queue::Receive] {
-            let line = self.lines.remove(&(pair, queue)).unwrap_or_default();
-            let lost = line.posted.iter().find(|posted| posted.is_signalled || line.has_failed);
+            let account = self.accounts.remove(&(pair, queue)).unwrap_or_default();
+            let lost = account.posted.iter().find(|posted| posted.is_signalled || account.has_failed);
             if let Some(lost) = lost {
-                let count = line.posted.len();
+                let count = account.posted.len();
                 return Err(Violation(format!(
                     "pair {pair}, {queue:?}: request {:#x} was lost ({count} without completion)",
                     lost.wr_id
@@ -107,13 +107,13 @@ impl Ledger {
 
     /// Discards a queue pair that was destroyed or reset: its completions will not arrive.
     pub fn forgotten(&mut self, pair: u64) {
-        self.lines.remove(&(pair, Queue::Send));
-        self.lines.remove(&(pair, Queue::Receive));
+        self.accounts.remove(&(pair, Queue::Send));
+        self.accounts.remove(&(pair, Queue::Receive));
     }
 
     /// Returns the number of requests of a queue without completion.
     pub fn outstanding(&self, pair: u64, queue: Queue) -> usize {
-        self.lines.get(&(pair, queue)).map_or(0, |line| line.posted.len())
+        self.accounts.get(&(pair, queue)).map_or(0, |account| account.posted.len())
     }
 }
 

@@ -50,9 +50,9 @@ impl std::error::Error for NotLinearizable {}
 
 /// Set of the operations that have been ordered.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Done(Vec<u64>);
+struct OrderedSet(Vec<u64>);
 
-impl Done {
+impl OrderedSet {
     fn has(&self, at: usize) -> bool {
         self.0[at / 64] >> (at % 64) & 1 == 1
     }
@@ -80,7 +80,7 @@ pub fn linearizable<S: Sequential>(
     order.sort_by_key(|operation| operation.called_ns);
     let mut seen = BTreeSet::new();
     let mut explained = 0;
-    let mut open = vec![(Done(vec![0; order.len().div_ceil(64)]), object.initial())];
+    let mut open = vec![(OrderedSet(vec![0; order.len().div_ceil(64)]), object.initial())];
     while let Some((done, state)) = open.pop() {
         if !seen.insert((done.clone(), state.clone())) {
             continue;

@@ -15,7 +15,7 @@ mod linear;
 mod register;
 mod shared;
 
-pub use delivery::{Deliveries, Promise};
+pub use delivery::{Deliveries, DeliveryGuarantee};
 pub use image::{Image, WriteId, Wrong};
 pub use ledger::{Ledger, Queue, Violation};
 pub use linear::{NotLinearizable, Operation, Sequential, linearizable};

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_may_come_in_any_order() {
+    fn accepts_overlapping_operations_in_any_order() {
         let write = (0, Some(10), Write { value: 1 });
         assert!(check(&[write, (1, Some(9), read(None)), (2, Some(8), read(Some(1)))]), "overlapping reads");
         assert!(check(&[write, (1, Some(2), read(None)), (3, Some(4), read(Some(1)))]));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_returned_may_have_happened_or_not() {
+    fn accepts_unreturned_operations_as_executed_or_not() {
         let lost = (0, None, Write { value: 1 });
         assert!(check(&[lost]));
         assert!(check(&[lost, (5, Some(6), read(None)), (7, Some(8), read(Some(1)))]));

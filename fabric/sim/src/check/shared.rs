@@ -44,7 +44,7 @@ impl SharedReceives {
     ///
     /// # Errors
     /// Returns an error if no limit was armed, or its event was raised before.
-    pub fn told(&mut self) -> Result<(), Violation> {
+    pub fn limit_event(&mut self) -> Result<(), Violation> {
         match std::mem::take(&mut self.limit) {
             0 => Err(Violation::new("a limit was told that is not armed, or was told before".into())),
             _ => Ok(()),
@@ -91,14 +91,14 @@ mod tests {
     #[test]
     fn accepts_one_limit_event_per_arming() {
         let mut queue = three();
-        assert!(queue.told().is_err(), "not armed");
+        assert!(queue.limit_event().is_err(), "not armed");
         queue.armed(3);
         assert_eq!(queue.at_rest(3), Ok(()), "three are not fewer than three");
         assert!(queue.at_rest(0).is_err(), "disarmed without a word");
         queue.completed(1).unwrap();
         assert!(queue.at_rest(3).is_err(), "due");
-        assert_eq!(queue.told(), Ok(()));
+        assert_eq!(queue.limit_event(), Ok(()));
         assert_eq!(queue.at_rest(0), Ok(()));
-        assert!(queue.told().is_err(), "twice");
+        assert!(queue.limit_event().is_err(), "twice");
     }
 }

@@ -10,7 +10,7 @@ use super::channel::SimChannel;
 use crate::cq::Cq;
 use crate::fabric::Fabric;
 use crate::packet::Node;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// The program's handle of a completion queue.
 pub(crate) struct SimCq {
@@ -42,7 +42,7 @@ impl SimCq {
             armed: None,
             has_overrun: false,
         });
-        state.note(What::Create, [3, u64::from(id), u64::from(attr.cqe), 0]);
+        state.note(RecordKind::Create, [3, u64::from(id), u64::from(attr.cqe), 0]);
         drop(state);
         Ok(Self { fabric: fabric.clone(), id, has_channel: channel.is_some() })
     }
@@ -63,7 +63,7 @@ impl Drop for SimCq {
         {
             channel.events.retain(|event| *event != self.id);
         }
-        state.note(What::Destroy, [3, u64::from(self.id), 0, 0]);
+        state.note(RecordKind::Destroy, [3, u64::from(self.id), 0, 0]);
     }
 }
 
@@ -90,7 +90,7 @@ impl RawCq for SimCq {
             wc[got] = entry.wc;
             got += 1;
             if let Some(qp) = state.qps.get_mut(entry.qp) {
-                qp.polled(entry.frees);
+                qp.polled(entry.released);
             }
         }
         Ok(got)

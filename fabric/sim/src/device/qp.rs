@@ -15,7 +15,7 @@ use crate::packet::Node;
 use crate::qp::{DeviceSide, PROVIDER, Progress, Qp, Transport};
 use crate::receive::ReceiveQueue;
 use crate::state::State;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// The program's handle of a queue pair.
 pub(crate) struct SimQp {
@@ -27,7 +27,7 @@ pub(crate) struct SimQp {
     places_in_order: bool,
 }
 
-fn foreign(what: &'static str) -> Error {
+fn other_world(what: &'static str) -> Error {
     Error::invalid("create_qp", format!("the {what} is another provider's or another world's"))
 }
 
@@ -65,13 +65,13 @@ impl SimQp {
         attr: &QpInitAttr<'_>,
     ) -> Result<Self> {
         let cq = |cq: &dyn farcall_verbs::RawCq| cq.as_any().downcast_ref::<SimCq>().map(|cq| cq.id);
-        let send_cq = cq(attr.send_cq).ok_or_else(|| foreign("send queue's completion queue"))?;
-        let recv_cq = cq(attr.recv_cq).ok_or_else(|| foreign("receive queue's completion queue"))?;
+        let send_cq = cq(attr.send_cq).ok_or_else(|| other_world("send queue's completion queue"))?;
+        let recv_cq = cq(attr.recv_cq).ok_or_else(|| other_world("receive queue's completion queue"))?;
         let srq = match attr.srq {
             None => None,
             Some(srq) => {
                 let srq = srq.as_any().downcast_ref::<SimSrq>();
-                Some(srq.ok_or_else(|| foreign("shared receive queue"))?.id)
+                Some(srq.ok_or_else(|| other_world("shared receive queue"))?.id)
             }
         };
         let mut state = fabric.call();
@@ -107,7 +107,7 @@ impl SimQp {
         };
         state.qps.insert(Qp { transport, device });
         state.nodes[node as usize].qps.insert(num, id);
-        state.note(What::Create, [4, u64::from(id), u64::from(num), 0]);
+        state.note(RecordKind::Create, [4, u64::from(id), u64::from(num), 0]);
         let places_in_order = state.params.placement_in_order;
         drop(state);
         Ok(Self { fabric: fabric.clone(), id, num, kind: attr.qp_type, cap, places_in_order })
@@ -133,10 +133,10 @@ impl Drop for SimQp {
             state.nodes[qp.node as usize].qps.remove(&qp.num);
             for cq in [qp.send_cq, qp.recv_cq] {
                 if let Some(cq) = state.cqs.get_mut(cq) {
-                    cq.forget(self.id);
+                    cq.discard(self.id);
                 }
             }
-            state.note(What::Destroy, [4, u64::from(self.id), 0, 0]);
+            state.note(RecordKind::Destroy, [4, u64::from(self.id), 0, 0]);
             if let Some(srq) = qp.srq {
                 state.release_srq(srq);
             }
@@ -165,7 +165,7 @@ impl RawQp for SimQp {
     fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         let mut state = self.fabric.call();
         let modified = state.with_qp(self.id, |transport, nic| nic.modify(transport, attr));
-        modified.unwrap_or_else(|| Err(gone("modify_qp", self.num)))
+        modified.unwrap_or_else(|| Err(destroyed("modify_qp", self.num)))
     }
 
     unsafe fn post_send(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
@@ -173,13 +173,13 @@ impl RawQp for SimQp {
         // SAFETY: inline elements are readable, by the contract of `RawQp::post_send`; `Nic::post_send` requires only
         // that.
         let posted = state.with_qp(self.id, |transport, nic| unsafe { nic.post_send(transport, wrs) });
-        posted.unwrap_or_else(|| Err(PostError::new(0, gone("post_send", self.num))))
+        posted.unwrap_or_else(|| Err(PostError::new(0, destroyed("post_send", self.num))))
     }
 
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         let mut state = self.fabric.post();
         let posted = state.with_qp(self.id, |transport, nic| nic.post_recv(transport, wrs));
-        posted.unwrap_or_else(|| Err(PostError::new(0, gone("post_recv", self.num))))
+        posted.unwrap_or_else(|| Err(PostError::new(0, destroyed("post_recv", self.num))))
     }
 
     fn places_in_order(&self, _mr: &dyn RawMr) -> bool {
@@ -192,7 +192,7 @@ impl RawQp for SimQp {
     }
 }
 
-fn gone(operation: &'static str, num: u32) -> Error {
+fn destroyed(operation: &'static str, num: u32) -> Error {
     Error::InvalidState {
         operation,
         object: format!("queue pair {num:#x}"),

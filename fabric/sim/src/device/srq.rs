@@ -10,7 +10,7 @@ use farcall_verbs::{
 use crate::fabric::Fabric;
 use crate::receive::ReceiveQueue;
 use crate::srq::Srq;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// The program's handle of a shared receive queue.
 pub(crate) struct SimSrq {
@@ -30,7 +30,7 @@ impl SimSrq {
         let SrqInitAttr { max_wr, max_sge } = *attr;
         let queue = ReceiveQueue::new(RecvRules::of_srq(max_wr, max_sge), max_wr);
         let id = state.srqs.insert(Srq { context, queue, max_sge, limit: 0, is_owned: true });
-        state.note(What::Create, [2, u64::from(id), 0, 0]);
+        state.note(RecordKind::Create, [2, u64::from(id), 0, 0]);
         drop(state);
         Ok(Self { fabric: fabric.clone(), id })
     }
@@ -46,7 +46,7 @@ impl Drop for SimSrq {
     }
 }
 
-fn gone(operation: &'static str) -> Error {
+fn destroyed(operation: &'static str) -> Error {
     Error::InvalidState {
         operation,
         object: "shared receive queue".into(),
@@ -62,7 +62,7 @@ impl RawSrq for SimSrq {
 
     fn query(&self) -> Result<SrqCap> {
         let state = self.fabric.call();
-        let srq = state.srqs.get(self.id).ok_or_else(|| gone("query_srq"))?;
+        let srq = state.srqs.get(self.id).ok_or_else(|| destroyed("query_srq"))?;
         Ok(SrqCap { max_wr: srq.queue.max_wr(), max_sge: srq.max_sge, srq_limit: srq.limit })
     }
 
@@ -70,7 +70,7 @@ impl RawSrq for SimSrq {
         const OP: &str = "modify_srq";
         let mut state = self.fabric.call();
         let most = state.params.limits.qp_wr;
-        let srq = state.srqs.get_mut(self.id).ok_or_else(|| gone(OP))?;
+        let srq = state.srqs.get_mut(self.id).ok_or_else(|| destroyed(OP))?;
         let max_wr = attr.max_wr.unwrap_or(srq.queue.max_wr());
         if max_wr == 0 || max_wr > most {
             return Err(Error::invalid(OP, format!("max_wr {max_wr}: 1 to {most}")));
@@ -84,7 +84,7 @@ impl RawSrq for SimSrq {
         if let Some(limit) = attr.srq_limit {
             srq.limit = limit;
         }
-        state.tell_if_low(self.id);
+        state.raise_limit_event(self.id);
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl RawSrq for SimSrq {
         for (posted, wr) in wrs.iter().enumerate() {
             let Some(srq) = state.srqs.get_mut(self.id) else { break };
             srq.queue.push(wr).map_err(|source| PostError::new(posted, source))?;
-            state.note(What::PostReceive, [u64::from(self.id), wr.wr_id, 1, 0]);
+            state.note(RecordKind::PostReceive, [u64::from(self.id), wr.wr_id, 1, 0]);
         }
         Ok(())
     }

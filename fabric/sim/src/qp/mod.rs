@@ -9,12 +9,12 @@ mod post;
 use farcall_verbs::{Error, QpAttr, QpState, QpType, Result, SendRules};
 use farcall_wire::{Responded, Timer, Token};
 
-use crate::cq::Frees;
+use crate::cq::ReleasedSlots;
 use crate::packet::{Frame, Node};
 use crate::queue::Event;
 use crate::receive::{Receive, ReceiveQueue};
 use crate::state::State;
-use crate::trace::What;
+use crate::trace::RecordKind;
 pub(crate) use nic::Nic;
 use post::Posted;
 
@@ -55,26 +55,26 @@ pub(crate) struct Progress {
     posted: u64,
     reaped: u64,
     /// Incarnation of the queue pair: changes when everything in progress becomes void, on error and reset.
-    pub(crate) life: u64,
+    pub(crate) incarnation: u64,
     /// For each timer, a number that changes whenever the timer is set or stopped.
-    timer_lives: [u64; Timer::ALL.len()],
+    timer_generations: [u64; Timer::ALL.len()],
     /// Whether the next packet of a request is scheduled.
-    is_pumping: bool,
+    is_sending: bool,
     /// Whether the next data packet of a READ is scheduled.
     is_responding: bool,
     /// Time at which all payload accepted so far is placed.
-    landed_ns: u64,
+    placed_ns: u64,
     /// Earliest time of placement for the incoming message.
     from_ns: u64,
 }
 
 impl Qp {
     /// Releases the queue slots of a polled completion.
-    pub(crate) fn polled(&mut self, frees: Frees) {
-        match frees {
-            Frees::SendsTo(ordinal) => self.device.progress.reap(ordinal),
-            Frees::Receive => self.device.receives.release(),
-            Frees::Nothing => {}
+    pub(crate) fn polled(&mut self, released: ReleasedSlots) {
+        match released {
+            ReleasedSlots::SendsTo(ordinal) => self.device.progress.reap(ordinal),
+            ReleasedSlots::Receive => self.device.receives.release(),
+            ReleasedSlots::Nothing => {}
         }
     }
 }
@@ -94,7 +94,7 @@ impl State {
     ) -> Option<T> {
         let mut qp = self.qps.remove(id)?;
         let result = work(&mut qp.transport, &mut Nic { state: self, qp: &mut qp.device });
-        self.qps.put_back(id, qp);
+        self.qps.reinsert(id, qp);
         Some(result)
     }
 }
@@ -102,7 +102,7 @@ impl State {
 impl Nic<'_> {
     /// Schedules the transport's next packet.
     fn pump_at(&mut self, at_ns: u64) {
-        if !std::mem::replace(&mut self.qp.progress.is_pumping, true) {
+        if !std::mem::replace(&mut self.qp.progress.is_sending, true) {
             self.state.at(at_ns, Event::Pump { qp: self.qp.id });
         }
     }
@@ -115,7 +115,7 @@ impl Nic<'_> {
 
     /// Lets the transport send its next packet.
     pub(crate) fn pump(&mut self, transport: &mut Transport) {
-        self.qp.progress.is_pumping = false;
+        self.qp.progress.is_sending = false;
         if transport.transmit(self) {
             let at_ns = self.state.now_ns + self.state.params.packet_gap_ns;
             self.pump_at(at_ns);
@@ -123,41 +123,44 @@ impl Nic<'_> {
     }
 
     /// Lets the transport send its responses, and the packets that they permit.
-    fn go_on(&mut self, transport: &mut Transport) {
+    fn progress_responses(&mut self, transport: &mut Transport) {
         let now_ns = self.state.now_ns;
         self.pump_at(now_ns);
         while !self.qp.progress.is_responding {
             match transport.respond(self) {
                 Responded::Nothing => break,
-                Responded::Answered => {}
+                Responded::Done => {}
                 Responded::ReadContinues => {
                     self.qp.progress.is_responding = true;
                     let at_ns = now_ns + self.state.params.packet_gap_ns;
-                    self.state.at(at_ns, Event::Respond { qp: self.qp.id, life: self.qp.progress.life });
+                    self.state.at(
+                        at_ns,
+                        Event::Respond { qp: self.qp.id, incarnation: self.qp.progress.incarnation },
+                    );
                 }
             }
         }
     }
 
     /// Sends the next data packet of a READ.
-    pub(crate) fn respond(&mut self, transport: &mut Transport, life: u64) {
-        if self.qp.progress.life == life {
+    pub(crate) fn respond(&mut self, transport: &mut Transport, incarnation: u64) {
+        if self.qp.progress.incarnation == incarnation {
             self.qp.progress.is_responding = false;
-            self.go_on(transport);
+            self.progress_responses(transport);
         }
     }
 
     /// Ends an access of the transport.
     pub(crate) fn accessed(&mut self, transport: &mut Transport, token: Token) {
         transport.accessed(token, Ok(0));
-        self.go_on(transport);
+        self.progress_responses(transport);
     }
 
     /// Handles the expiry of a timer, unless the timer was restarted or stopped.
-    pub(crate) fn timer_ends(&mut self, transport: &mut Transport, timer: Timer, life: u64) {
-        if self.qp.progress.timer_lives[timer as usize] == life {
+    pub(crate) fn timer_ends(&mut self, transport: &mut Transport, timer: Timer, incarnation: u64) {
+        if self.qp.progress.timer_generations[timer as usize] == incarnation {
             transport.timed_out(self, timer);
-            self.go_on(transport);
+            self.progress_responses(transport);
         }
     }
 
@@ -168,7 +171,7 @@ impl Nic<'_> {
         let kind = transport.config().transport;
         if kind != QpType::Ud && !is_of_peer {
             let psn = u64::from(packet.psn.number());
-            self.state.note(What::Ignore, [u64::from(self.qp.node), u64::from(self.qp.num), psn, 0]);
+            self.state.note(RecordKind::Ignore, [u64::from(self.qp.node), u64::from(self.qp.num), psn, 0]);
             return;
         }
         self.state.arriving_from = frame.src;
@@ -176,7 +179,7 @@ impl Nic<'_> {
         if frame.is_marked {
             transport.marked(self, packet);
         }
-        self.go_on(transport);
+        self.progress_responses(transport);
     }
 
     pub(crate) fn modify(&mut self, transport: &mut Transport, attr: &QpAttr) -> Result<()> {

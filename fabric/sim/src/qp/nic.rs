@@ -2,18 +2,19 @@
 
 use farcall_verbs::{Access, QpState, QpType, Wc, WcOpcode, WcStatus};
 use farcall_wire::{
-    Accessed, Adapter, AtomicEth, Event, Packet, Payload, Place, Refused, Reth, Timer, Token,
+    AccessDenied, AccessOutcome, Adapter, AtomicEth, Event, Packet, Payload, PlacementTarget, Reth, Timer,
+    Token,
 };
 
 use super::post::Posted;
 use super::{DeviceSide, Progress};
-use crate::cq::{Entry, Frees};
+use crate::cq::{Entry, ReleasedSlots};
 use crate::memory::Admitted;
 use crate::packet::{Frame, Node};
 use crate::queue;
 use crate::receive::Receive;
 use crate::state::State;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// A queue pair's device during one call of its transport.
 pub(crate) struct Nic<'a> {
@@ -26,7 +27,7 @@ impl Nic<'_> {
         (self.qp.node, self.qp.pd)
     }
 
-    fn note(&mut self, what: What, numbers: [u64; 2]) {
+    fn note(&mut self, what: RecordKind, numbers: [u64; 2]) {
         let (node, num) = (u64::from(self.qp.node), u64::from(self.qp.num));
         self.state.note(what, [node, num, numbers[0], numbers[1]]);
     }
@@ -41,27 +42,27 @@ impl Nic<'_> {
     }
 
     /// Voids everything in progress.
-    fn void(&mut self) {
-        self.qp.progress.life += 1;
+    fn void_progress(&mut self) {
+        self.qp.progress.incarnation += 1;
         self.qp.progress.is_responding = false;
     }
 
     /// Discards all posted requests and their completions.
-    fn forget(&mut self) {
+    fn discard_posted(&mut self) {
         self.qp.peer = None;
         self.qp.receives.clear();
-        let Progress { life, timer_lives, .. } = self.qp.progress;
-        self.qp.progress = Progress { life, timer_lives, ..Progress::default() };
+        let Progress { incarnation, timer_generations, .. } = self.qp.progress;
+        self.qp.progress = Progress { incarnation, timer_generations, ..Progress::default() };
         for cq in [self.qp.send_cq, self.qp.recv_cq] {
             if let Some(cq) = self.state.cqs.get_mut(cq) {
-                cq.forget(self.qp.id);
+                cq.discard(self.qp.id);
             }
         }
     }
 
     /// Stores a datagram with its route header: the packet's IPv4 header in the last 20 of 40 bytes, as with RoCEv2
     /// devices.
-    fn place_datagram(&mut self, receive: &Receive, payload: &[u8]) -> Accessed {
+    fn place_datagram(&mut self, receive: &Receive, payload: &[u8]) -> AccessOutcome {
         const HEADERS_BYTES: usize = 20 + 8 + 12 + 8 + 4;
         let src = self.state.arriving_from;
         let mut bytes = vec![0; farcall_wire::GRH_BYTES as usize];
@@ -76,21 +77,21 @@ impl Nic<'_> {
         let range = (0, bytes.len() as u64);
         match self.state.admit_list(self.domain(), &receive.sges, range, Access::LOCAL_WRITE) {
             Some(pieces) => self.state.store_list(&pieces, &bytes),
-            None => return Accessed::Refused,
+            None => return AccessOutcome::Denied,
         }
-        Accessed::Done(())
+        AccessOutcome::Done(())
     }
 }
 
 impl Adapter<Posted, Receive> for Nic<'_> {
     /// Reads the payload now, as the DMA of a device would.
-    fn transmit(&mut self, packet: Packet, payload: Payload<'_, Posted>) -> Result<(), Refused> {
+    fn transmit(&mut self, packet: Packet, payload: Payload<'_, Posted>) -> Result<(), AccessDenied> {
         let (mut dst, mut bytes) = (self.qp.peer, Vec::new());
         match payload {
             Payload::None => {}
             Payload::Region(target) => {
                 let len = u64::from(target.len_bytes);
-                let from = self.admit(&target, 0, len, Access::REMOTE_READ).ok_or(Refused)?;
+                let from = self.admit(&target, 0, len, Access::REMOTE_READ).ok_or(AccessDenied)?;
                 bytes = self.state.fetch(from);
             }
             Payload::Send { send, offset, len_bytes } => {
@@ -102,7 +103,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
                     None => {
                         let range = (offset, len_bytes);
                         let pieces = self.state.admit_list(self.domain(), &send.sges, range, Access::empty());
-                        self.state.fetch_list(&pieces.ok_or(Refused)?)
+                        self.state.fetch_list(&pieces.ok_or(AccessDenied)?)
                     }
                 };
             }
@@ -119,10 +120,10 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         send.inline.is_some() || self.state.admit_list(self.domain(), &send.sges, range, need).is_some()
     }
 
-    fn scatter(&mut self, send: &Posted, offset: u64, data: &[u8]) -> Result<(), Refused> {
+    fn scatter(&mut self, send: &Posted, offset: u64, data: &[u8]) -> Result<(), AccessDenied> {
         let range = (offset, data.len() as u64);
         let pieces = self.state.admit_list(self.domain(), &send.sges, range, Access::LOCAL_WRITE);
-        self.state.store_list(&pieces.ok_or(Refused)?, data);
+        self.state.store_list(&pieces.ok_or(AccessDenied)?, data);
         Ok(())
     }
 
@@ -140,53 +141,56 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         self.admit(target, 0, u64::from(target.len_bytes), need).is_some()
     }
 
-    fn place(&mut self, token: Token, to: Place<'_, Receive>, payload: &[u8]) -> Accessed {
+    fn place(&mut self, token: Token, to: PlacementTarget<'_, Receive>, payload: &[u8]) -> AccessOutcome {
         let len = payload.len() as u64;
         let (pieces, offset) = match to {
-            Place::Datagram(receive) => return self.place_datagram(receive, payload),
-            Place::Region(target, offset) => {
+            PlacementTarget::Datagram(receive) => return self.place_datagram(receive, payload),
+            PlacementTarget::Region(target, offset) => {
                 let piece = self.admit(&target, offset, len, Access::REMOTE_WRITE);
                 (piece.map(|piece| vec![piece]), offset)
             }
-            Place::Receive(receive, offset) => {
+            PlacementTarget::Receive(receive, offset) => {
                 let range = (offset, len);
                 (self.state.admit_list(self.domain(), &receive.sges, range, Access::LOCAL_WRITE), offset)
             }
         };
-        let Some(pieces) = pieces else { return Accessed::Refused };
+        let Some(pieces) = pieces else { return AccessOutcome::Denied };
         let soonest_ns = self.state.now_ns + self.state.params.placement_ns;
         if offset == 0 {
-            self.qp.progress.from_ns = self.qp.progress.landed_ns.max(soonest_ns);
+            self.qp.progress.from_ns = self.qp.progress.placed_ns.max(soonest_ns);
         }
         let from_ns = self.qp.progress.from_ns.max(soonest_ns);
-        let landed_ns = self.state.place(&pieces, payload, (self.qp.id, self.qp.progress.life), from_ns);
-        self.qp.progress.landed_ns = self.qp.progress.landed_ns.max(landed_ns);
+        let placed_ns =
+            self.state.place(&pieces, payload, (self.qp.id, self.qp.progress.incarnation), from_ns);
+        self.qp.progress.placed_ns = self.qp.progress.placed_ns.max(placed_ns);
         if self.state.params.placement_in_order {
-            self.qp.progress.from_ns = landed_ns;
+            self.qp.progress.from_ns = placed_ns;
         }
-        self.access_ends_at(token, landed_ns);
-        Accessed::Pending
+        self.access_ends_at(token, placed_ns);
+        AccessOutcome::Pending
     }
 
-    fn prepare_read(&mut self, token: Token, target: &Reth) -> Accessed {
+    fn prepare_read(&mut self, token: Token, target: &Reth) -> AccessOutcome {
         if !self.permits(target, Access::REMOTE_READ) {
-            return Accessed::Refused;
+            return AccessOutcome::Denied;
         }
         let most_ns = self.state.params.read_max_ns;
         let pause_ns = self.state.placement_rng.between(0, most_ns);
         self.access_ends_at(token, self.state.now_ns + pause_ns);
-        Accessed::Pending
+        AccessOutcome::Pending
     }
 
-    fn atomic(&mut self, _: Token, target: &AtomicEth) -> Accessed<u64> {
+    fn atomic(&mut self, _: Token, target: &AtomicEth) -> AccessOutcome<u64> {
         let word = Reth { addr: target.addr, rkey: target.rkey, len_bytes: 8 };
-        let Some(place) = self.admit(&word, 0, 8, Access::REMOTE_ATOMIC) else { return Accessed::Refused };
+        let Some(place) = self.admit(&word, 0, 8, Access::REMOTE_ATOMIC) else {
+            return AccessOutcome::Denied;
+        };
         let bytes = self.state.fetch(place);
         let old = u64::from_ne_bytes(bytes.try_into().expect("eight bytes were admitted"));
         let new = target.op.apply(old);
-        self.state.note(What::Atomic, [u64::from(self.qp.num), old, new, 0]);
+        self.state.note(RecordKind::Atomic, [u64::from(self.qp.num), old, new, 0]);
         self.state.store(place, &new.to_ne_bytes());
-        Accessed::Done(old)
+        AccessOutcome::Done(old)
     }
 
     fn sent(&mut self, send: Posted, mut wc: Wc) {
@@ -194,14 +198,14 @@ impl Adapter<Posted, Receive> for Nic<'_> {
             return;
         }
         wc.wr_id = send.wr_id;
-        let entry = Entry { wc, qp: self.qp.id, frees: Frees::SendsTo(send.ordinal) };
+        let entry = Entry { wc, qp: self.qp.id, released: ReleasedSlots::SendsTo(send.ordinal) };
         self.state.complete(self.qp.send_cq, entry, false);
     }
 
     fn received(&mut self, receive: Receive, mut wc: Wc, is_solicited: bool) {
         wc.wr_id = receive.wr_id;
-        let frees = if self.qp.srq.is_some() { Frees::Nothing } else { Frees::Receive };
-        self.state.complete(self.qp.recv_cq, Entry { wc, qp: self.qp.id, frees }, is_solicited);
+        let released = if self.qp.srq.is_some() { ReleasedSlots::Nothing } else { ReleasedSlots::Receive };
+        self.state.complete(self.qp.recv_cq, Entry { wc, qp: self.qp.id, released }, is_solicited);
     }
 
     fn flush_receives(&mut self) {
@@ -215,20 +219,20 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         match event {
             Event::Async(kind) => self.state.async_event(self.qp.context, kind, self.qp.num),
             Event::State(to) => {
-                self.note(What::State, [to as u64, 0]);
+                self.note(RecordKind::State, [to as u64, 0]);
                 if matches!(to, QpState::Reset | QpState::Err) {
-                    self.void();
+                    self.void_progress();
                 }
                 if to == QpState::Reset {
-                    self.forget();
+                    self.discard_posted();
                 }
             }
-            Event::AckTimeout => self.note(What::Timeout, [0, 0]),
-            Event::GoBack(psn) => self.note(What::GoBack, [psn.number().into(), 0]),
-            Event::NotReady => self.note(What::NotReady, [0, 0]),
-            Event::CongestionTold => self.note(What::Congestion, [0, 0]),
-            Event::CongestionNotified => self.note(What::Congestion, [1, 0]),
-            Event::OutOfSequence(psn) => self.note(What::Ignore, [psn.number().into(), 1]),
+            Event::AckTimeout => self.note(RecordKind::Timeout, [0, 0]),
+            Event::GoBack(psn) => self.note(RecordKind::GoBack, [psn.number().into(), 0]),
+            Event::NotReady => self.note(RecordKind::NotReady, [0, 0]),
+            Event::CnpSent => self.note(RecordKind::Congestion, [0, 0]),
+            Event::CnpReceived => self.note(RecordKind::Congestion, [1, 0]),
+            Event::OutOfSequence(psn) => self.note(RecordKind::Ignore, [psn.number().into(), 1]),
         }
     }
 
@@ -237,10 +241,10 @@ impl Adapter<Posted, Receive> for Nic<'_> {
     }
 
     fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>) {
-        let life = &mut self.qp.progress.timer_lives[timer as usize];
-        *life += 1;
+        let incarnation = &mut self.qp.progress.timer_generations[timer as usize];
+        *incarnation += 1;
         if let Some(after_ns) = after_ns {
-            let event = queue::Event::Timer { qp: self.qp.id, timer, life: *life };
+            let event = queue::Event::Timer { qp: self.qp.id, timer, incarnation: *incarnation };
             self.state.at(self.state.now_ns + after_ns, event);
         }
     }

@@ -7,7 +7,7 @@ use farcall_wire::{AtomicEth, AtomicOp, Reth, SendRequest, Work};
 
 use super::{Nic, Transport};
 use crate::packet::Node;
-use crate::trace::What;
+use crate::trace::RecordKind;
 
 /// The device's copy of a posted send request.
 pub(crate) struct Posted {
@@ -39,7 +39,7 @@ impl Nic<'_> {
                 break;
             }
         }
-        if transport.ring(self) {
+        if transport.doorbell(self) {
             self.pump_after_doorbell();
         }
         result
@@ -56,7 +56,8 @@ impl Nic<'_> {
         let (work, dst) = self.work_of(transport, wr, len_bytes)?;
         // SAFETY: the request is inline, so its elements are readable by the contract of this function.
         let inline = wr.send_flags.contains(SendFlags::INLINE).then(|| unsafe { gather_inline(wr) });
-        self.state.note(What::Post, [u64::from(self.qp.num), wr.wr_id, u64::from(wr.opcode.0), len_bytes]);
+        self.state
+            .note(RecordKind::Post, [u64::from(self.qp.num), wr.wr_id, u64::from(wr.opcode.0), len_bytes]);
         let has_imm = matches!(wr.opcode, WrOpcode::SEND_WITH_IMM | WrOpcode::WRITE_WITH_IMM);
         let request = SendRequest {
             work,
@@ -126,7 +127,7 @@ impl Nic<'_> {
             checked
                 .and_then(|()| self.qp.receives.push(wr))
                 .map_err(|source| PostError::new(posted, source))?;
-            self.state.note(What::PostReceive, [u64::from(self.qp.num), wr.wr_id, 0, 0]);
+            self.state.note(RecordKind::PostReceive, [u64::from(self.qp.num), wr.wr_id, 0, 0]);
         }
         if transport.state() == QpState::Err {
             farcall_wire::Adapter::flush_receives(self);

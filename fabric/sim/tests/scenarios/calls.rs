@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farcall_link::{BatchConfig, BatchSizing, Batching, Plan};
 use farcall_rpc::{CallerConfig, ResponderConfig};
-use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
+use farcall_sim::{Host, Purpose, Stream, TaskId, WaitStrategy, World};
 
 use super::{chaos, plan, plan_of_seed};
 use crate::support::calls::{Calls, Echo, Executions, Later, check_calls};
@@ -39,7 +39,7 @@ impl Run {
         let config = ResponderConfig::default();
         let server = ServerProgram::new(&self.server_host, nic, config, self.incarnation, echo);
         let waiting = chaos::waiting(&mut self.random);
-        self.server_polls = waiting == Waiting::Poll;
+        self.server_polls = waiting == WaitStrategy::Poll;
         self.server = self.world.spawn(&self.server_host, waiting, server);
     }
 
@@ -56,7 +56,7 @@ impl Run {
         let waiting = chaos::waiting(&mut self.random);
         let workload = Calls::new(number, self.world.random(number), CALLS);
         let config = CallerConfig::default()
-            .notify(waiting == Waiting::Event && self.random.chance_ppm(500_000))
+            .notify(waiting == WaitStrategy::Event && self.random.chance_ppm(500_000))
             .checksum(self.random.chance_ppm(300_000))
             .plan(self.plan());
         let seed = self.random.next_u64();
@@ -68,7 +68,7 @@ impl Run {
     /// Completes a deferred call like another thread of the server's process, which wakes the server if it sleeps.
     fn settle(&mut self) {
         self.later.settle(&mut self.random);
-        let server = self.world.look::<ServerProgram<Echo>>(self.server);
+        let server = self.world.inspect::<ServerProgram<Echo>>(self.server);
         if server.is_some_and(|server| self.server_polls || server.is_woken_by_its_process()) {
             let _ = self.world.endpoint::<ServerProgram<Echo>>(self.server);
         }
@@ -90,7 +90,7 @@ impl Run {
                 self.world.crash(self.server_host.id());
                 let pause = Duration::from_micros(self.random.between(0, 800_000));
                 self.world.run_for(pause);
-                self.world.revive(self.server_host.id());
+                self.world.restart(self.server_host.id());
                 self.spawn_server();
             }
             2..=9 => {
@@ -109,7 +109,7 @@ impl Run {
     }
 
     fn program(&self, task: TaskId) -> &ClientProgram<Calls> {
-        self.world.look(task).expect("a client that runs")
+        self.world.inspect(task).expect("a client that runs")
     }
 
     fn is_done(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_sim::{Config, Faults, NodeId, Stream, Waiting, World};
+use farcall_sim::{Config, Faults, NodeId, Stream, WaitStrategy, World};
 use farcall_verbs::Mtu;
 
 /// Returns the configuration of a world for a seed.
@@ -34,8 +34,8 @@ pub fn faults(random: &mut Stream) -> Faults {
     }
 }
 
-pub fn waiting(random: &mut Stream) -> Waiting {
-    if random.chance_ppm(500_000) { Waiting::Poll } else { Waiting::Event }
+pub fn waiting(random: &mut Stream) -> WaitStrategy {
+    if random.chance_ppm(500_000) { WaitStrategy::Poll } else { WaitStrategy::Event }
 }
 
 /// Applies a random fault to the network; the scenarios apply faults to programs.
@@ -48,7 +48,7 @@ pub fn disturb_network(world: &mut World, random: &mut Stream, nodes: &[NodeId])
             let (a, b) = (random.below(nodes.len() as u64), random.below(nodes.len() as u64));
             let (a, b) = (nodes[a as usize], nodes[b as usize]);
             if random.chance_ppm(500_000) {
-                world.part(a, b);
+                world.partition(a, b);
             } else {
                 world.cut(a, b);
             }

@@ -7,7 +7,7 @@ use farcall_kv::bypass::{BypassConfig, Scheme, Service};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::{Nic, Plan};
 use farcall_rpc::{CallerConfig, Handler, ResponderConfig};
-use farcall_sim::{Host, Purpose, Stream, TaskId, Waiting, World};
+use farcall_sim::{Host, Purpose, Stream, TaskId, WaitStrategy, World};
 
 use super::{chaos, plan, plan_of_seed};
 use crate::support::bypass::ReadingClient;
@@ -87,7 +87,7 @@ impl<K: Kind> Run<K> {
     fn spawn_client(&mut self, host: &Host, number: u32) {
         let waiting = chaos::waiting(&mut self.random);
         let workload = self.kind.client(host, number, self.world.random(number), &self.history);
-        let notify = waiting == Waiting::Event && self.random.chance_ppm(500_000);
+        let notify = waiting == WaitStrategy::Event && self.random.chance_ppm(500_000);
         let config = CallerConfig::default().notify(notify).plan(self.plan);
         let seed = self.random.next_u64();
         let client = ClientProgram::new(host, self.server_host.id(), config, seed, workload);
@@ -118,7 +118,7 @@ impl<K: Kind> Run<K> {
 
     fn is_done(&self) -> bool {
         self.clients.iter().all(|task| {
-            let program: &ClientProgram<K::Client> = self.world.look(*task).expect("a client");
+            let program: &ClientProgram<K::Client> = self.world.inspect(*task).expect("a client");
             Workload::is_done(&program.workload)
         })
     }
@@ -139,10 +139,10 @@ impl<K: Kind> Run<K> {
         }
         if !self.is_done() {
             for task in &self.clients {
-                let program: &ClientProgram<K::Client> = self.world.look(*task).expect("a client");
+                let program: &ClientProgram<K::Client> = self.world.inspect(*task).expect("a client");
                 println!("{}", program.describe());
             }
-            let server: &ServerProgram<K::Server> = self.world.look(self.server).expect("the server");
+            let server: &ServerProgram<K::Server> = self.world.inspect(self.server).expect("the server");
             println!("{}", server.describe());
             self.world.last_records().iter().for_each(|record| println!("{record}"));
             panic!("calls are outstanding after a minute of calm");

@@ -70,7 +70,7 @@ impl Run {
 
     /// Returns all existing ends of streams.
     fn ends(&self) -> impl Iterator<Item = &End> {
-        let server: &Server = self.world.look(self.server).expect("a server that runs");
+        let server: &Server = self.world.inspect(self.server).expect("a server that runs");
         self.clients.iter().map(|(_, task)| self.end(*task)).chain(&server.sessions)
     }
 
@@ -79,7 +79,7 @@ impl Run {
     }
 
     fn end(&self, task: TaskId) -> &End {
-        self.world.look(task).expect("a client that runs")
+        self.world.inspect(task).expect("a client that runs")
     }
 
     fn run(mut self) -> u64 {

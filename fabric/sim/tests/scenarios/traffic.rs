@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use farcall_sim::check::Promise;
+use farcall_sim::check::DeliveryGuarantee;
 use farcall_sim::{Faults, Host, Purpose, Stream, World};
 use farcall_verbs::QpType;
 
@@ -35,11 +35,11 @@ impl Never {
         }
     }
 
-    fn datagrams(self) -> Promise {
+    fn datagrams(self) -> DeliveryGuarantee {
         match (self.duplicate, self.reorder) {
-            (true, true) => Promise::InOrder,
-            (true, false) => Promise::Datagrams { copies_max: 1 },
-            (false, _) => Promise::Datagrams { copies_max: 2 },
+            (true, true) => DeliveryGuarantee::InOrder,
+            (true, false) => DeliveryGuarantee::Datagrams { copies_max: 1 },
+            (false, _) => DeliveryGuarantee::Datagrams { copies_max: 2 },
         }
     }
 }

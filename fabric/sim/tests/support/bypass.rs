@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use farcall_kv::bypass::{Answer, BypassError, Calls, Ended, OperationId, Operations, Scheme};
+use farcall_kv::bypass::{Answer, BypassError, Calls, CompletedRequest, OperationId, Operations, Scheme};
 use farcall_link::Nic;
 use farcall_rpc::{AnyCaller, CallError, CallId, CallOptions, Completion, Executed};
 use farcall_sim::Stream;
@@ -79,7 +79,7 @@ impl<S: Scheme> ReadingClient<S> {
     }
 
     fn take_ended(&mut self, now: Nanos) {
-        while let Some(Ended { operation, result }) = self.operations.next_ended() {
+        while let Some(CompletedRequest { operation, result }) = self.operations.next_completed() {
             let (key, at) = self.open.remove(&operation).expect("a request ended twice");
             self.ended += 1;
             let mut history = self.history.borrow_mut();

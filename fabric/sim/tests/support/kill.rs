@@ -32,7 +32,7 @@ impl Traffic {
         }
         drop(old);
         self.while_away(node, away);
-        self.world.revive(self.hosts[node].id());
+        self.world.restart(self.hosts[node].id());
         self.paths[node] = self.gids.iter().map(|gid| self.nodes[node].path_to(*gid)).collect();
         for at in on_it {
             match self.members[at].peer {

@@ -4,14 +4,14 @@
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-use farcall_link::bootstrap::{Acceptor, Initiator, Notice, VersionRange};
+use farcall_link::bootstrap::{Acceptor, Initiator, PostHandshakeMessage, VersionRange};
 use farcall_link::{Backoff, Entropy, Nic};
 use farcall_rpc::{
     AnyCaller, Broken, CallerConfig, Completion, ConnectionId, Handler, Responder, ResponderConfig,
     ResponderEvent, any_caller,
 };
 use farcall_sim::{Host, HostClock, Listener, NodeId, Pipe};
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub const PORT: u16 = 4_711;
@@ -74,7 +74,7 @@ impl<H: Handler> ServerProgram<H> {
             "server: {} lines, {} connections, {} parked, {:?}",
             self.lines.len(),
             responder.connections(),
-            responder.sessions_parked(),
+            responder.detached_sessions(),
             responder.counters()
         )
     }
@@ -111,7 +111,7 @@ impl<H: Handler> ServerProgram<H> {
                     }
                     taken
                 }),
-                Some(_) => line.acceptor.feed_notice(rest).map(|(taken, _)| taken),
+                Some(_) => line.acceptor.feed_post_handshake(rest).map(|(taken, _)| taken),
             };
             match taken {
                 Ok(taken) => rest = &rest[taken..],
@@ -142,13 +142,13 @@ impl<H: Handler> ServerProgram<H> {
         any
     }
 
-    fn tell(&mut self) {
-        while let Some(ResponderEvent::Closed { connection, tell, .. }) = self.responder.poll_event() {
+    fn forward_events(&mut self) {
+        while let Some(ResponderEvent::Closed { connection, refusal, .. }) = self.responder.poll_event() {
             let Some(at) = self.lines.iter().position(|line| line.connection == Some(connection)) else {
                 continue;
             };
             let mut line = self.lines.remove(at);
-            if let Some(refusal) = tell {
+            if let Some(refusal) = refusal {
                 let _ = line.pipe.write(&line.acceptor.refuse(&refusal));
             }
         }
@@ -156,12 +156,12 @@ impl<H: Handler> ServerProgram<H> {
 }
 
 impl<H: Handler + 'static> Endpoint for ServerProgram<H> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         self.accept();
         let heard = self.hear_all(now);
         let next = self.responder.progress(now);
-        self.tell();
-        if heard { Next::Again } else { next }
+        self.forward_events();
+        if heard { Progress::Again } else { next }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -255,7 +255,7 @@ impl<W: Workload> ClientProgram<W> {
     /// Breaks the connection at this end, as if the kernel had reported an error; the server detects it later.
     pub fn hang_up(&mut self) {
         if let Stage::Open { .. } = self.stage {
-            self.caller.break_off(Broken::HungUp);
+            self.caller.disconnect(Broken::HungUp);
             self.stage = Stage::Pause { until: Nanos(0) };
         }
     }
@@ -306,11 +306,11 @@ impl<W: Workload> ClientProgram<W> {
         }
         let mut rest = &bytes[..got];
         while !rest.is_empty() {
-            match machine.feed_later(rest) {
+            match machine.feed_post_handshake(rest) {
                 Ok((taken, notice)) => {
                     rest = &rest[taken..];
-                    if notice == Some(Notice::GoingAway) {
-                        self.caller.set_going_away();
+                    if notice == Some(PostHandshakeMessage::GoingAway) {
+                        self.caller.set_draining();
                     }
                 }
                 Err(_) => return Hear::End,
@@ -344,7 +344,7 @@ impl<W: Workload> ClientProgram<W> {
             Hear::Nothing => (false, due),
             Hear::Something => (true, due),
             Hear::End => {
-                self.caller.break_off(Broken::HungUp);
+                self.caller.disconnect(Broken::HungUp);
                 self.pause(now);
                 (true, None)
             }
@@ -353,7 +353,7 @@ impl<W: Workload> ClientProgram<W> {
 }
 
 impl<W: Workload> Endpoint for ClientProgram<W> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let (moved, due) = self.connection(now);
         let wish = self.workload.begin(&mut *self.caller, now);
         let next = self.caller.progress(now);
@@ -363,9 +363,9 @@ impl<W: Workload> Endpoint for ClientProgram<W> {
             any = true;
         }
         if any {
-            return Next::Again;
+            return Progress::Again;
         }
-        next.merge(Next::Idle { until: Nanos::earlier(due, wish) })
+        next.merge(Progress::Idle { until: Nanos::earlier(due, wish) })
     }
 
     fn arm(&mut self) -> Result<()> {

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use farcall_link::Nic;
 use farcall_sim::{Host, Listener, NodeId, Pipe, Stream as Random};
-use farcall_stream::{Carried, Carrier, Counters, Stream, StreamConfig, StreamError};
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_stream::{BootstrapChannel, Counters, NegotiatedStream, Stream, StreamConfig, StreamError};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 pub const PORT: u16 = 4_712;
 
 /// A pipe as the channel of a stream's handshake.
 pub struct Channel(Pipe);
 
-impl Carrier for Channel {
+impl BootstrapChannel for Channel {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.0.read(bytes)
     }
@@ -58,7 +58,7 @@ fn byte_at(client: u64, is_servers: bool, position: u64) -> u8 {
 /// One end of one stream: the bytes that it writes and has read.
 pub struct End {
     host: Host,
-    carried: Option<Carried<Channel>>,
+    negotiated: Option<NegotiatedStream<Channel>>,
     is_server: bool,
     client: Option<u64>,
     random: Random,
@@ -80,7 +80,7 @@ const LENGTHS: [u64; 7] = [0, 1, 5_000, 40_000, 100_000, 300_000, 1_000_000];
 impl End {
     fn new(
         host: &Host,
-        carried: Carried<Channel>,
+        negotiated: NegotiatedStream<Channel>,
         client: Option<u64>,
         mut random: Random,
         ends: Ends,
@@ -90,7 +90,7 @@ impl End {
         let to_write = random.below(most + 1) + least;
         Self {
             host: host.clone(),
-            carried: Some(carried),
+            negotiated: Some(negotiated),
             is_server: client.is_none(),
             client,
             random,
@@ -107,7 +107,7 @@ impl End {
     }
 
     pub fn is_done(&self) -> bool {
-        self.carried.is_none()
+        self.negotiated.is_none()
     }
 
     pub fn describe(&self) -> String {
@@ -202,18 +202,18 @@ impl End {
 }
 
 impl Endpoint for End {
-    fn progress(&mut self, now: Nanos) -> Next {
-        let Some(mut carried) = self.carried.take() else { return Next::IDLE };
-        let next = carried.progress(now);
-        if let Some(failure) = carried.take_failure() {
+    fn progress(&mut self, now: Nanos) -> Progress {
+        let Some(mut negotiated) = self.negotiated.take() else { return Progress::IDLE };
+        let next = negotiated.progress(now);
+        if let Some(failure) = negotiated.take_failure() {
             let _why = failure.to_string();
             self.ended = Some(Ended::Broken(StreamError::BrokenPipe));
             self.wrote = self.ended.clone();
-            return Next::Again;
+            return Progress::Again;
         }
         let wait = if now < self.next_at { Some(self.next_at) } else { None };
         let mut any = false;
-        if let (Some(stream), None) = (carried.stream(), wait) {
+        if let (Some(stream), None) = (negotiated.stream(), wait) {
             any = self.transfer(stream);
             // Bytes that remain unread raise no further wake-up.
             any |= self.ended.is_none() && stream.is_readable();
@@ -229,25 +229,25 @@ impl Endpoint for End {
             }
         }
         let broke = |ended: &Option<Ended>| matches!(ended, Some(Ended::Broken(_)));
-        let is_over = self.ended.is_some() && (carried.is_over() || broke(&self.wrote));
+        let is_over = self.ended.is_some() && (negotiated.may_close() || broke(&self.wrote));
         if is_over || broke(&self.ended) {
             // The channel is closed with the stream.
-            drop(carried);
-            return Next::Again;
+            drop(negotiated);
+            return Progress::Again;
         }
-        self.carried = Some(carried);
+        self.negotiated = Some(negotiated);
         if any {
-            return Next::Again;
+            return Progress::Again;
         }
-        next.merge(Next::Idle { until: wait })
+        next.merge(Progress::Idle { until: wait })
     }
 
     fn arm(&mut self) -> Result<()> {
-        self.carried.as_mut().map_or(Ok(()), Carried::arm)
+        self.negotiated.as_mut().map_or(Ok(()), NegotiatedStream::arm)
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
-        self.carried.iter().for_each(|carried| carried.wait_set(set));
+        self.negotiated.iter().for_each(|negotiated| negotiated.wait_set(set));
     }
 }
 
@@ -262,8 +262,8 @@ pub fn client(
     ends: &Ends,
 ) -> End {
     let channel = Channel(host.dial(server, PORT));
-    let carried = Carried::open(nic, config, channel).expect("a device with room");
-    End::new(host, carried, Some(number), random, ends.clone())
+    let negotiated = NegotiatedStream::open(nic, config, channel).expect("a device with room");
+    End::new(host, negotiated, Some(number), random, ends.clone())
 }
 
 /// Accepts streams.
@@ -286,9 +286,9 @@ impl Server {
         let mut any = false;
         while let Some(pipe) = self.listener.accept() {
             let config = config(&mut self.random);
-            let carried = Carried::accept(&self.nic, config, Channel(pipe));
+            let negotiated = NegotiatedStream::accept(&self.nic, config, Channel(pipe));
             let random = Random::new(self.random.next_u64(), farcall_sim::Purpose::Program(0));
-            self.sessions.push(End::new(&self.host, carried, None, random, self.ends.clone()));
+            self.sessions.push(End::new(&self.host, negotiated, None, random, self.ends.clone()));
             any = true;
         }
         any
@@ -296,9 +296,9 @@ impl Server {
 }
 
 impl Endpoint for Server {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let any = self.accept();
-        let idle = if any { Next::Again } else { Next::IDLE };
+        let idle = if any { Progress::Again } else { Progress::IDLE };
         self.sessions.iter_mut().fold(idle, |next, session| next.merge(session.progress(now)))
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farcall_sim::check::{Deliveries, Ledger, Promise, Queue};
+use farcall_sim::check::{Deliveries, DeliveryGuarantee, Ledger, Queue};
 use farcall_sim::{Host, Stream, World};
 use farcall_verbs::{AddressHandle, AsyncEventKind, Gid, Mtu, QpType, Wc, WcFlags, WcOpcode};
 
@@ -22,7 +22,7 @@ pub struct Traffic {
     pub(super) numbers: BTreeMap<(usize, u32), u64>,
     mtu: Mtu,
     /// Delivery guarantee of datagrams in this network.
-    datagrams: Promise,
+    datagrams: DeliveryGuarantee,
     pub(super) deliveries: Deliveries,
     pub(super) ledger: Ledger,
     accounts: u64,
@@ -45,7 +45,7 @@ impl Traffic {
         mut world: World,
         random: Stream,
         (nodes, has_shared): (usize, bool),
-        (mtu, datagrams): (Mtu, Promise),
+        (mtu, datagrams): (Mtu, DeliveryGuarantee),
     ) -> Self {
         let hosts: Vec<Host> = (0..nodes).map(|_| world.add_node()).collect();
         let nodes: Vec<Node> = hosts.iter().map(|host| Node::new(host, 0, has_shared)).collect();
@@ -108,9 +108,13 @@ impl Traffic {
         let gids = [self.gids[self.members[a].node], self.gids[self.members[b].node]];
         self.members[a].connect(gids[1], numbers[1], self.mtu, psns);
         self.members[b].connect(gids[0], numbers[0], self.mtu, (psns.1, psns.0));
-        let promise = if self.members[a].kind == QpType::Rc { Promise::Reliable } else { Promise::InOrder };
+        let guarantee = if self.members[a].kind == QpType::Rc {
+            DeliveryGuarantee::Reliable
+        } else {
+            DeliveryGuarantee::InOrder
+        };
         for (from, to) in [(a, b), (b, a)] {
-            self.deliveries.open(flow(self.members[from].account, self.members[to].account), promise);
+            self.deliveries.open(flow(self.members[from].account, self.members[to].account), guarantee);
         }
     }
 
@@ -216,7 +220,7 @@ impl Traffic {
             AsyncEventKind::SrqLimitReached => {
                 let shared = self.nodes[node].shared.as_mut().expect("a shared queue has a limit");
                 assert_eq!(element, shared.srq.srq_num());
-                shared.account.told().unwrap();
+                shared.account.limit_event().unwrap();
             }
             AsyncEventKind::QpLastWqeReached => {
                 let at = self.member_of(node, element);

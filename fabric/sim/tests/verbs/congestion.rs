@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::*;
-use farcall_sim::{Bottleneck, Config, Faults, What, World};
+use farcall_sim::{Bottleneck, Config, Faults, RecordKind, World};
 use farcall_verbs::*;
 use farcall_wire::{Dcqcn, RateBounds, RateControl};
 
@@ -68,12 +68,14 @@ fn run(world: &mut World, flows: &mut [Flow], time: Duration) -> Vec<u64> {
     flows.iter().zip(before).map(|(flow, before)| flow.packets - before).collect()
 }
 
-fn count(world: &World, is_meant: impl Fn(&What) -> bool) -> usize {
-    world.last_records().iter().filter(|record| is_meant(&record.what)).count()
+fn count(world: &World, is_meant: impl Fn(&RecordKind) -> bool) -> usize {
+    world.last_records().iter().filter(|record| is_meant(&record.kind)).count()
 }
 
 fn assert_nothing_was_sent_twice(world: &World) {
-    let is_wrong = |what: &What| matches!(what, What::GoBack | What::Timeout | What::Ignore | What::Drop);
+    let is_wrong = |what: &RecordKind| {
+        matches!(what, RecordKind::GoBack | RecordKind::Timeout | RecordKind::Ignore | RecordKind::Drop)
+    };
     assert_eq!(count(world, is_wrong), 0);
 }
 
@@ -148,7 +150,7 @@ fn share(bytes_per_s: u64) -> (u64, Vec<u64>) {
     // K_min, K_max and P_max of the paper (section 5.2).
     let bottleneck =
         Bottleneck { bytes_per_s, mark_min_bytes: 5_000, mark_max_bytes: 200_000, mark_max_ppm: 10_000 };
-    world.narrow(hosts[2].id(), bottleneck);
+    world.add_bottleneck(hosts[2].id(), bottleneck);
     let mut receivers = Vec::new();
     let mut flows = [0, 1].map(|at| {
         let [mut from, mut to] = [&hosts[at], &hosts[2]].map(|host| End::new(host, QpType::Rc, None));

@@ -32,7 +32,7 @@ fn a_peer_that_is_gone_ends_in_retries_exceeded() {
 fn a_partition_that_heals_in_time_is_not_noticed() {
     let mut p = Pair::rc();
     let sges = [p.a.sge(0, 3_000)];
-    p.world.part(p.a.host.id(), p.b.host.id());
+    p.world.partition(p.a.host.id(), p.b.host.id());
     let request = write(&p, 1, &sges);
     p.a.send(&[request]);
     p.world.run_for(std::time::Duration::from_millis(100));

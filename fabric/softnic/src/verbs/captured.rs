@@ -5,20 +5,20 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use farcall_capture::{Conversation, End, Ends, Recorder, Request};
+use farcall_capture::{Conversation, Ends, QpEnd, Recorder, Request};
 use farcall_shm::Mutex;
 use farcall_verbs::{
     Access, AddressHandle, AhAttr, Gid, Notify, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawCq,
     RawMr, RawQp, RecvWr, Result, SendFlags, SendWr, Sge, Wc,
 };
-use farcall_wire::Refused;
+use farcall_wire::AccessDenied;
 
-use crate::host::Host;
-use crate::net::memory;
+use crate::roce::memory;
+use crate::shm_transport::ShmTransport;
 
 /// Capture state of an opened device.
 pub(super) struct Captured {
-    host: Arc<Host>,
+    shm: Arc<ShmTransport>,
     recorder: Arc<Recorder>,
     pairs: Mutex<HashMap<u32, Arc<Pair>>>,
     /// Paths of existing address handles, by the address that work requests contain.
@@ -32,10 +32,10 @@ struct Pair {
 
 impl Captured {
     /// Returns the capture state; `None` if no capture is configured.
-    pub(super) fn of(host: &Arc<Host>) -> Option<Arc<Self>> {
-        let recorder = host.recorder.clone()?;
+    pub(super) fn of(shm: &Arc<ShmTransport>) -> Option<Arc<Self>> {
+        let recorder = shm.recorder.clone()?;
         let (pairs, paths) = Default::default();
-        Some(Arc::new(Self { host: host.clone(), recorder, pairs, paths }))
+        Some(Arc::new(Self { shm: shm.clone(), recorder, pairs, paths }))
     }
 
     pub(super) fn queue(self: &Arc<Self>, inner: Box<dyn RawCq>) -> Box<dyn RawCq> {
@@ -53,7 +53,7 @@ impl Captured {
         let pair = Arc::new(Pair { pd, conversation: Mutex::new(conversation) });
         self.pairs.lock().insert(qpn, pair.clone());
         let signals_all = attr.sq_sig_all;
-        Box::new(CapturedQp { inner, captured: self.clone(), pair, signals_all, is_abroad: false })
+        Box::new(CapturedQp { inner, captured: self.clone(), pair, signals_all, is_remote: false })
     }
 
     pub(super) fn address_handle(
@@ -66,16 +66,16 @@ impl Captured {
     }
 
     fn own_gid(&self, path: &AhAttr) -> Gid {
-        self.host.process.table.get(usize::from(path.sgid_index))
+        self.shm.process.table.get(usize::from(path.sgid_index))
     }
 
     /// Returns whether messages to this destination are sent over RoCEv2. The port records those packets itself.
-    fn leads_away(&self, dgid: Gid, qpn: u32) -> bool {
-        matches!(self.host.process.leads_away("record a capture", dgid, qpn), Ok(true))
+    fn is_remote_path(&self, dgid: Gid, qpn: u32) -> bool {
+        matches!(self.shm.process.is_remote_path("record a capture", dgid, qpn), Ok(true))
     }
 
     fn allows(&self, pd: u32, sges: &[Sge], len_bytes: u64, need: Access) -> bool {
-        memory::allows(&self.host.process.regions, pd, sges, (0, len_bytes), need)
+        memory::allows(&self.shm.process.regions, pd, sges, (0, len_bytes), need)
     }
 }
 
@@ -85,15 +85,15 @@ struct CapturedQp {
     pair: Arc<Pair>,
     signals_all: bool,
     /// `true` if the peer is on another host.
-    is_abroad: bool,
+    is_remote: bool,
 }
 
 impl CapturedQp {
     /// Returns whether requests posted now are sent, immediately or later.
     fn is_recorded(&self) -> bool {
         // In a forked child the recorder's lock may be held by a thread that does not exist.
-        !self.is_abroad
-            && !self.captured.host.process.is_inherited()
+        !self.is_remote
+            && !self.captured.shm.process.is_inherited()
             && matches!(self.inner.state(), QpState::Rts | QpState::Sqd)
     }
 
@@ -110,10 +110,10 @@ impl CapturedQp {
             if self.inner.qp_type() == QpType::Ud {
                 let target = wr.ud();
                 let Some(path) = captured.paths.lock().get(&target.ah.addr()).copied() else { continue };
-                if captured.leads_away(path.dgid, target.remote_qpn) {
+                if captured.is_remote_path(path.dgid, target.remote_qpn) {
                     continue;
                 }
-                let dst = End { gid: path.dgid, qpn: target.remote_qpn };
+                let dst = QpEnd { gid: path.dgid, qpn: target.remote_qpn };
                 ends = Some(Ends { src: captured.own_gid(&path), dst });
             }
             let need = if wr.opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
@@ -123,7 +123,7 @@ impl CapturedQp {
             let request = Request { wr, is_signalled, ends };
             conversation.posted(&mut batch, &request, |sges, offset, len_bytes, bytes| {
                 if !is_allowed {
-                    return Err(Refused);
+                    return Err(AccessDenied);
                 }
                 // SAFETY: the elements are inline, or `allows` found them inside registered regions; by the contract of
                 // this function they are readable.
@@ -155,9 +155,10 @@ impl RawQp for CapturedQp {
         self.inner.modify(attr)?;
         let mut conversation = self.pair.conversation.lock();
         match (attr.state, attr.ah) {
-            (Some(QpState::Reset), _) => self.is_abroad = false,
+            (Some(QpState::Reset), _) => self.is_remote = false,
             (Some(QpState::Rtr), Some(path)) => {
-                self.is_abroad = self.captured.leads_away(path.dgid, attr.dest_qp_num.unwrap_or_default());
+                self.is_remote =
+                    self.captured.is_remote_path(path.dgid, attr.dest_qp_num.unwrap_or_default());
             }
             _ => {}
         }
@@ -206,7 +207,7 @@ impl Drop for CapturedQp {
     fn drop(&mut self) {
         // Removed before the number can be reused. In a forked child the lock may be held by a thread that does not
         // exist.
-        if !self.captured.host.process.is_inherited() {
+        if !self.captured.shm.process.is_inherited() {
             self.captured.pairs.lock().remove(&self.inner.qp_num());
         }
     }
@@ -224,13 +225,13 @@ impl CapturedCq {
         for wc in completions.iter().filter(|wc| !wc.opcode.is_receive()) {
             let Some(pair) = captured.pairs.lock().get(&wc.qp_num).cloned() else { continue };
             let mut conversation = pair.conversation.lock();
-            if !conversation.awaits_answers() {
+            if !conversation.awaits_responses() {
                 continue;
             }
             conversation.completed(&mut captured.recorder.batch(), wc, |sges, offset, len_bytes, bytes| {
                 let end = offset + len_bytes;
                 if !captured.allows(pair.pd, sges, end, Access::LOCAL_WRITE) {
-                    return Err(Refused);
+                    return Err(AccessDenied);
                 }
                 // SAFETY: `allows` found the elements inside registered regions. By the contract of `post_send` they
                 // stay valid until the program receives this completion, which is after this call.
@@ -277,7 +278,7 @@ impl AddressHandle for CapturedHandle {
 
 impl Drop for CapturedHandle {
     fn drop(&mut self) {
-        if !self.captured.host.process.is_inherited() {
+        if !self.captured.shm.process.is_inherited() {
             self.captured.paths.lock().remove(&self.inner.as_raw().addr());
         }
     }

@@ -8,18 +8,22 @@ use farcall_shm::Mutex;
 use farcall_shm::fork::Generation;
 use farcall_verbs::{CompChannel, Result};
 
-use crate::host::cq::CqCore;
-use crate::life::Waker;
+use crate::process::Waker;
+use crate::shm_transport::cq::CqCore;
 
 pub(crate) struct Channel {
     pub(crate) waker: Arc<Waker>,
     queues: Arc<Mutex<Vec<Weak<CqCore>>>>,
-    born: Generation,
+    fork_generation: Generation,
 }
 
 impl Channel {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self { waker: Arc::new(Waker::create()?), queues: Arc::default(), born: Generation::current() })
+        Ok(Self {
+            waker: Arc::new(Waker::create()?),
+            queues: Arc::default(),
+            fork_generation: Generation::current(),
+        })
     }
 
     pub(crate) fn attach(&self, queue: &Arc<CqCore>) {
@@ -38,7 +42,7 @@ impl CompChannel for Channel {
     }
 
     fn poll_cq_event(&self) -> Result<Option<u32>> {
-        self.born.require_current("get_cq_event", "the completion channel")?;
+        self.fork_generation.require_current("get_cq_event", "the completion channel")?;
         self.waker.clear();
         let queues = self.queues.lock();
         let mut fired = queues.iter().filter_map(Weak::upgrade).filter(|queue| queue.has_fired());

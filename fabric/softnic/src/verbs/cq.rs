@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use farcall_verbs::{Notify, RawCq, Result, Wc};
 
-use crate::host::cq::{AttachedPair, Attachment, COMPLETIONS_A_TURN, CqCore, Source};
-use crate::host::{Host, Place};
+use crate::shm_transport::cq::{AttachedPair, Attachment, COMPLETIONS_PER_QUANTUM, CqCore, Source};
+use crate::shm_transport::{ObjectReservation, ShmTransport};
 
 /// Number of empty polls of queue pairs, per poll of the completion queue, that is acceptable. Bits are only cleared if
 /// it is exceeded.
-const ALWAYS_SCANNED: u32 = 16;
+const EMPTY_POLLS_FREE: u32 = 16;
 
 /// Number of empty polls of queue pairs after which the bits of idle ones are cleared. They cost a few times as much as
 /// the clearing, with its barrier and with the setting of bits by producers that become active again.
-const FRUITLESS_MAX: u32 = 2048;
+const EMPTY_POLLS_MAX: u32 = 2048;
 
 /// Maximum number of other completions that may precede deferred failures. It suffices for what peers did before they
 /// exited, and bounds the delay regardless of the load.
-const OVERTAKING_MAX: usize = 1024;
+const PRECEDING_MAX: usize = 1024;
 
 /// The program's handle of a completion queue.
 pub(crate) struct Cq {
@@ -31,36 +31,37 @@ pub(crate) struct Cq {
     active: Vec<u64>,
     /// Bit at which the next poll starts, for fairness.
     start: usize,
-    /// Number of empty polls of queue pairs: `looks` in this poll, `fruitless` since bits were last cleared.
-    looks: u32,
-    fruitless: u32,
-    /// Buffer for [`Cq::withdraw_quiet`].
+    /// Number of empty polls of queue pairs: `empty_polls` in this poll, `empty_polls_total` since bits were last
+    /// cleared.
+    empty_polls: u32,
+    empty_polls_total: u32,
+    /// Buffer for [`Cq::clear_idle`].
     withdrawn: Vec<u64>,
     /// Number of completions delivered while failures were deferred.
-    overtaking: usize,
-    host: Arc<Host>,
+    preceding: usize,
+    shm: Arc<ShmTransport>,
     /// `true` if a source used up its quantum. The poll then continues, because programs treat a partly filled poll as
     /// the last one.
     has_more: bool,
-    _place: Place,
+    _reservation: ObjectReservation,
 }
 
 impl Cq {
-    pub(crate) fn new(host: &Arc<Host>, core: Arc<CqCore>, place: Place) -> Self {
+    pub(crate) fn new(shm: &Arc<ShmTransport>, core: Arc<CqCore>, reservation: ObjectReservation) -> Self {
         Self {
-            host: host.clone(),
+            shm: shm.clone(),
             core,
             epoch: u64::MAX,
             pairs: Vec::new(),
             sources: Vec::new(),
             active: Vec::new(),
             start: 0,
-            looks: 0,
-            fruitless: 0,
+            empty_polls: 0,
+            empty_polls_total: 0,
             withdrawn: Vec::new(),
-            overtaking: 0,
+            preceding: 0,
             has_more: false,
-            _place: place,
+            _reservation: reservation,
         }
     }
 
@@ -72,8 +73,8 @@ impl Cq {
         self.sources.clear();
         self.active.resize(attached.len().div_ceil(64), 0);
         self.withdrawn.resize(self.active.len(), 0);
-        for place in attached {
-            let (pair, source) = match place {
+        for attachment in attached {
+            let (pair, source) = match attachment {
                 Attachment::Free | Attachment::Reserved => (None, None),
                 Attachment::Pair(pair) => (Some(pair), None),
                 Attachment::Source(source) => (None, Some(source)),
@@ -89,53 +90,53 @@ impl Cq {
     #[inline]
     fn poll_word(&mut self, word: usize, among: u64, wc: &mut [Wc]) -> usize {
         let mut bits = self.core.readiness().bits(word) & among;
-        let mut taken = 0;
-        while bits != 0 && taken < wc.len() {
+        let mut filled = 0;
+        while bits != 0 && filled < wc.len() {
             let bit = bits.trailing_zeros();
             bits &= bits - 1;
             let at = word * 64 + bit as usize;
             if let Some(Some(next)) = self.pairs.get(word * 64 + bits.trailing_zeros() as usize) {
                 next.qp.prefetch_for_poll();
             }
-            let got = match self.pairs.get(at) {
-                Some(Some(entry)) => entry.qp.poll(entry.sends, entry.receives, &mut wc[taken..]),
-                _ => self.poll_source(at, &mut wc[taken..]),
+            let delivered = match self.pairs.get(at) {
+                Some(Some(entry)) => entry.qp.poll(entry.sends, entry.receives, &mut wc[filled..]),
+                _ => self.poll_source(at, &mut wc[filled..]),
             };
-            if got > 0 {
+            if delivered > 0 {
                 self.active[word] |= 1 << bit;
-                taken += got;
+                filled += delivered;
                 self.start = at + 1;
             } else {
-                self.looks += 1;
+                self.empty_polls += 1;
             }
         }
-        taken
+        filled
     }
 
     /// Delivers the failures of queue pairs in error, when no queue pair has another completion.
     #[cold]
     fn poll_failures(&self, wc: &mut [Wc]) -> usize {
-        let mut taken = 0;
+        let mut filled = 0;
         for (pair, source) in self.pairs.iter().zip(&self.sources) {
-            if taken == wc.len() {
+            if filled == wc.len() {
                 break;
             }
-            taken += match (pair, source) {
-                (Some(entry), _) => entry.qp.poll_failures(entry.sends, entry.receives, &mut wc[taken..]),
-                (_, Some(source)) => source.poll_failures(&mut wc[taken..]),
+            filled += match (pair, source) {
+                (Some(entry), _) => entry.qp.poll_failures(entry.sends, entry.receives, &mut wc[filled..]),
+                (_, Some(source)) => source.poll_failures(&mut wc[filled..]),
                 _ => 0,
             };
         }
-        taken
+        filled
     }
 
     #[inline(never)]
     fn poll_source(&mut self, at: usize, wc: &mut [Wc]) -> usize {
         let Some(Some(source)) = self.sources.get(at) else { return 0 };
-        let turn = wc.len().min(COMPLETIONS_A_TURN);
-        let taken = source.poll(&mut wc[..turn]);
-        self.has_more |= taken == COMPLETIONS_A_TURN;
-        taken
+        let turn = wc.len().min(COMPLETIONS_PER_QUANTUM);
+        let filled = source.poll(&mut wc[..turn]);
+        self.has_more |= filled == COMPLETIONS_PER_QUANTUM;
+        filled
     }
 
     /// Gives every producer one quantum: from `start` to the end of its word, the other words in order, then the rest
@@ -146,31 +147,36 @@ impl Cq {
             self.start = 0;
         }
         let (first, later) = (self.start / 64, !0 << (self.start % 64));
-        let mut taken = self.poll_word(first, later, wc);
+        let mut filled = self.poll_word(first, later, wc);
         for word in (first + 1..self.active.len()).chain(0..first) {
             if self.core.readiness().bits(word) != 0 {
-                taken += self.poll_word(word, !0, &mut wc[taken..]);
+                filled += self.poll_word(word, !0, &mut wc[filled..]);
             }
         }
         if later != !0 {
-            taken += self.poll_word(first, !later, &mut wc[taken..]);
+            filled += self.poll_word(first, !later, &mut wc[filled..]);
         }
-        taken
+        filled
     }
 
     /// Clears the bits of idle queue pairs, so that a poll of many queue pairs reads only a few words.
     #[cold]
-    fn withdraw_quiet(&mut self) {
+    fn clear_idle(&mut self) {
         let Self { core, pairs, sources, active, withdrawn, .. } = self;
-        core.readiness().withdraw_quiet(active, withdrawn, |bit| has_something(pairs, sources, bit as usize));
+        core.readiness()
+            .clear_idle(active, withdrawn, |bit| may_have_completions(pairs, sources, bit as usize));
     }
 }
 
 /// Returns whether a poll may find a completion at a bit.
-fn has_something(pairs: &[Option<AttachedPair>], sources: &[Option<Arc<dyn Source>>], at: usize) -> bool {
+fn may_have_completions(
+    pairs: &[Option<AttachedPair>],
+    sources: &[Option<Arc<dyn Source>>],
+    at: usize,
+) -> bool {
     match (pairs.get(at), sources.get(at)) {
-        (Some(Some(pair)), _) => pair.has_something(),
-        (_, Some(Some(source))) => source.has_something(),
+        (Some(Some(pair)), _) => pair.may_have_completions(),
+        (_, Some(Some(source))) => source.may_have_completions(),
         _ => false,
     }
 }
@@ -188,39 +194,39 @@ impl RawCq for Cq {
         if self.active.is_empty() || wc.is_empty() {
             return Ok(0);
         }
-        let mut taken = 0;
-        if self.overtaking >= OVERTAKING_MAX {
-            self.overtaking = 0;
-            taken = self.poll_failures(wc);
+        let mut filled = 0;
+        if self.preceding >= PRECEDING_MAX {
+            self.preceding = 0;
+            filled = self.poll_failures(wc);
         }
-        taken += self.poll_round(&mut wc[taken..]);
-        while std::mem::take(&mut self.has_more) && taken < wc.len() {
-            taken += self.poll_round(&mut wc[taken..]);
+        filled += self.poll_round(&mut wc[filled..]);
+        while std::mem::take(&mut self.has_more) && filled < wc.len() {
+            filled += self.poll_round(&mut wc[filled..]);
         }
-        if taken > 0 {
-            if self.core.holds_back() {
-                self.overtaking += taken;
-                self.core.tell_failures();
+        if filled > 0 {
+            if self.core.has_deferred_failures() {
+                self.preceding += filled;
+                self.core.deliver_deferred_failures();
             }
-        } else if self.core.takes_held_back() {
-            self.overtaking = 0;
-            taken = self.poll_failures(wc);
+        } else if self.core.take_deferred_failures() {
+            self.preceding = 0;
+            filled = self.poll_failures(wc);
         }
-        let looks = std::mem::take(&mut self.looks);
-        if looks > ALWAYS_SCANNED {
-            self.fruitless += looks;
-            if self.fruitless >= FRUITLESS_MAX {
-                self.fruitless = 0;
-                self.withdraw_quiet();
+        let empty_polls = std::mem::take(&mut self.empty_polls);
+        if empty_polls > EMPTY_POLLS_FREE {
+            self.empty_polls_total += empty_polls;
+            if self.empty_polls_total >= EMPTY_POLLS_MAX {
+                self.empty_polls_total = 0;
+                self.clear_idle();
             }
         }
-        Ok(taken)
+        Ok(filled)
     }
 
     fn req_notify(&mut self, notify: Notify) -> Result<()> {
         self.core.request_event(notify)?;
-        if let Some(abroad) = self.host.abroad.get() {
-            abroad.owner_sleeps();
+        if let Some(remote) = self.shm.remote.get() {
+            remote.on_cq_sleep();
         }
         Ok(())
     }

@@ -22,15 +22,15 @@ use super::qp::Qp;
 use super::srq::Srq;
 use super::{PORT, require_port};
 use crate::NAME;
-use crate::host::cq::CqCore;
-use crate::host::events::Events;
-use crate::host::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
-use crate::host::srq::SrqCore;
-use crate::host::{Host, Kind, Place};
-use crate::life::addresses::WayChoice;
-use crate::life::regions::MAX_REGIONS;
-use crate::life::rendezvous::judge_user;
-use crate::life::{Entry, gid_entries};
+use crate::process::addresses::TransportPolicy;
+use crate::process::regions::MAX_REGIONS;
+use crate::process::rendezvous::authorize_user;
+use crate::process::{Entry, gid_entries};
+use crate::shm_transport::cq::CqCore;
+use crate::shm_transport::events::Events;
+use crate::shm_transport::qp::{MAX_INLINE_BYTES, MAX_SGE, MAX_WR};
+use crate::shm_transport::srq::SrqCore;
+use crate::shm_transport::{ObjectKind, ObjectReservation, ShmTransport};
 
 /// Maximum number of completions that a program may request for a queue. A queue delivers as many as its queue pairs
 /// produce, regardless of that number, but programs use it in computations.
@@ -69,15 +69,17 @@ impl SoftNic {
     }
 
     /// Returns a description of the transports to this host and to other hosts.
-    pub fn ways() -> String {
-        match WayChoice::configured() {
-            Ok(WayChoice::Auto) => {
+    pub fn transports() -> String {
+        match TransportPolicy::configured() {
+            Ok(TransportPolicy::Auto) => {
                 "this host by shared memory (inter-process communication, not a network), other \
                                     hosts by RoCEv2 on UDP port 4791"
                     .into()
             }
-            Ok(WayChoice::Host) => "this host only, by shared memory (FARCALL_WAY=host)".into(),
-            Ok(WayChoice::Net) => "by RoCEv2 on UDP port 4791 only (FARCALL_WAY=net)".into(),
+            Ok(TransportPolicy::SharedMemory) => {
+                "this host only, by shared memory (FARCALL_TRANSPORT=shared-memory)".into()
+            }
+            Ok(TransportPolicy::RoCE) => "by RoCEv2 on UDP port 4791 only (FARCALL_TRANSPORT=roce)".into(),
             Err(error) => error.to_string(),
         }
     }
@@ -153,14 +155,14 @@ impl Device for SoftDevice {
 
     fn open(&self) -> Result<Arc<dyn Context>> {
         raise_descriptor_limit();
-        let (host, events) = (Host::get()?, Arc::new(Events::default()));
-        let (captured, moved_bytes_max) = (Captured::of(&host), self.moved_bytes_max);
-        Ok(Arc::new(SoftContext { host, events, captured, moved_bytes_max }))
+        let (shm, events) = (ShmTransport::get()?, Arc::new(Events::default()));
+        let (captured, moved_bytes_max) = (Captured::of(&shm), self.moved_bytes_max);
+        Ok(Arc::new(SoftContext { shm, events, captured, moved_bytes_max }))
     }
 }
 
 struct SoftContext {
-    host: Arc<Host>,
+    shm: Arc<ShmTransport>,
     events: Arc<Events>,
     captured: Option<Arc<Captured>>,
     moved_bytes_max: u64,
@@ -168,8 +170,8 @@ struct SoftContext {
 
 impl Context for SoftContext {
     fn query_device(&self) -> Result<DeviceAttr> {
-        self.host.process.require_here("query_device")?;
-        let gid = self.host.process.gids[0];
+        self.shm.process.require_here("query_device")?;
+        let gid = self.shm.process.gids[0];
         let guid = u64::from_be_bytes(gid.0[8..].try_into().expect("eight bytes"));
         let mut attr = DeviceAttr::new(guid);
         attr.fw_ver = env!("CARGO_PKG_VERSION").into();
@@ -198,8 +200,8 @@ impl Context for SoftContext {
         Ok(PortAttr {
             state: PortState::Active,
             max_mtu: Mtu::Mtu4096,
-            active_mtu: self.host.process.port_mtu(),
-            gid_tbl_len: self.host.process.table.len() as u32,
+            active_mtu: self.shm.process.port_mtu(),
+            gid_tbl_len: self.shm.process.table.len() as u32,
             lid: 0,
             link_layer: LinkLayer::Ethernet,
         })
@@ -207,79 +209,79 @@ impl Context for SoftContext {
 
     fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
         require_port("query_gid", port_num)?;
-        let table = &self.host.process.table;
+        let table = &self.shm.process.table;
         table.refresh();
-        let places = table.len();
-        let Some(index) = usize::try_from(index).ok().filter(|index| *index < places) else {
-            let what = format!("entry {index}; the port has {places}, from 0");
+        let object_counts = table.len();
+        let Some(index) = usize::try_from(index).ok().filter(|index| *index < object_counts) else {
+            let what = format!("entry {index}; the port has {object_counts}, from 0");
             return Err(Error::invalid("query_gid", what));
         };
         let gid = table.get(index);
-        self.host.process.show_gid(gid);
+        self.shm.process.on_gid_query(gid);
         Ok(gid)
     }
 
     fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
         require_port("query_gid_table", port_num)?;
-        let table = &self.host.process.table;
+        let table = &self.shm.process.table;
         table.refresh();
         Ok(SoftNic::entries(table.entries()))
     }
 
     fn gid_now(&self, chosen: &GidEntry) -> GidEntry {
-        if self.host.process.is_reached_by(chosen.gid) {
+        if self.shm.process.is_reached_by(chosen.gid) {
             return chosen.clone();
         }
         self.choose_gid(PORT).map_or_else(|_| chosen.clone(), |choice| choice.entry)
     }
 
     fn check_user(&self, user: u32) -> Result<()> {
-        judge_user(user)
+        authorize_user(user)
     }
 
     fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
         const OP: &str = "check the owner of a queue pair";
-        self.host.process.require_here(OP)?;
+        self.shm.process.require_here(OP)?;
         // Processes of other hosts cannot be checked.
-        if self.host.process.leads_away(OP, gid, qp_num)? {
+        if self.shm.process.is_remote_path(OP, gid, qp_num)? {
             Ok(())
         } else {
-            self.host.process.judge_owner(qp_num)
+            self.shm.process.authorize_qp_owner(qp_num)
         }
     }
 
     fn carries_to(&self, gid: Gid, qp_num: u32) -> bool {
-        self.host.process.carries_to(gid, qp_num)
+        self.shm.process.carries_to(gid, qp_num)
     }
 
     fn whole_mtu(&self) -> Option<Mtu> {
-        self.host.process.whole_mtu()
+        self.shm.process.whole_mtu()
     }
 
     fn check_connection(&self, own: IpAddr, peer: IpAddr) -> Result<()> {
-        self.host.process.check_connection("connect over TCP", own, peer)
+        self.shm.process.check_connection("connect over TCP", own, peer)
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
-        self.host.process.require_here("alloc_pd")?;
-        let place = Place::take(&self.host, Kind::Domain, "alloc_pd", PD_MAX)?;
+        self.shm.process.require_here("alloc_pd")?;
+        let reservation = ObjectReservation::new(&self.shm, ObjectKind::Domain, "alloc_pd", PD_MAX)?;
         Ok(Arc::new(Domain {
-            number: self.host.process.next_number(),
-            host: self.host.clone(),
+            number: self.shm.process.next_number(),
+            shm: self.shm.clone(),
             events: self.events.clone(),
             captured: self.captured.clone(),
             moved_bytes_max: self.moved_bytes_max,
-            _place: place,
+            _reservation: reservation,
         }))
     }
 
     fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>> {
-        self.host.process.require_here("create_comp_channel")?;
+        self.shm.process.require_here("create_comp_channel")?;
         Ok(Arc::new(Channel::new()?))
     }
 
     fn create_cq(&self, attr: &CqInitAttr<'_>) -> Result<Box<dyn RawCq>> {
-        self.host.process.require_here("create_cq")?;
+        self.shm.process.require_here("create_cq")?;
         if !(1..=MAX_CQE).contains(&attr.cqe) {
             let what = format!("cqe {}; a queue holds 1 to {MAX_CQE} completions", attr.cqe);
             return Err(Error::invalid("create_cq", what));
@@ -291,14 +293,15 @@ impl Context for SoftContext {
             channel => channel.flatten(),
         };
         let waker = channel.map(|channel| channel.waker.clone());
-        let place = Place::take(&self.host, Kind::CompletionQueue, "create_cq", cq_max())?;
-        let memory = self.host.queue_memory.take(LEN_BYTES, LEN_BYTES)?;
-        let core = CqCore::new(self.host.process.next_number(), waker, memory);
+        let reservation =
+            ObjectReservation::new(&self.shm, ObjectKind::CompletionQueue, "create_cq", cq_max())?;
+        let memory = self.shm.queue_memory.allocate(LEN_BYTES, LEN_BYTES)?;
+        let core = CqCore::new(self.shm.process.next_number(), waker, memory);
         if let Some(channel) = channel {
             channel.attach(&core);
-            self.host.add_sleeper(&core);
+            self.shm.add_sleeper(&core);
         }
-        let queue = Box::new(Cq::new(&self.host, core, place));
+        let queue = Box::new(Cq::new(&self.shm, core, reservation));
         Ok(match &self.captured {
             None => queue,
             Some(captured) => captured.queue(queue),
@@ -315,19 +318,19 @@ impl Context for SoftContext {
 }
 
 struct Domain {
-    host: Arc<Host>,
+    shm: Arc<ShmTransport>,
     /// Events of the device on which it was created.
     events: Arc<Events>,
     captured: Option<Arc<Captured>>,
     number: u32,
     moved_bytes_max: u64,
-    _place: Place,
+    _reservation: ObjectReservation,
 }
 
 impl ProtectionDomain for Domain {
     fn alloc_mr(&self, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
-        self.host.process.require_here("alloc_mr")?;
-        Ok(Box::new(Mr::allocate(&self.host, self.number, len_bytes, access)?))
+        self.shm.process.require_here("alloc_mr")?;
+        Ok(Box::new(Mr::allocate(&self.shm, self.number, len_bytes, access)?))
     }
 
     unsafe fn reg_mr(&self, addr: *mut u8, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
@@ -336,10 +339,10 @@ impl ProtectionDomain for Domain {
     }
 
     unsafe fn reg_mr_at(&self, memory: MrMemory, access: Access) -> Result<Box<dyn RawMr>> {
-        self.host.process.require_here("reg_mr")?;
+        self.shm.process.require_here("reg_mr")?;
         let (pd, bytes_max) = (self.number, self.moved_bytes_max);
         // SAFETY: the contract of this function is that of `Mr::register`.
-        Ok(Box::new(unsafe { Mr::register(&self.host, pd, memory, access, bytes_max)? }))
+        Ok(Box::new(unsafe { Mr::register(&self.shm, pd, memory, access, bytes_max)? }))
     }
 
     unsafe fn rereg_mr(
@@ -348,21 +351,21 @@ impl ProtectionDomain for Domain {
         memory: Option<MrMemory>,
         access: Option<Access>,
     ) -> Result<Box<dyn RawMr>> {
-        self.host.process.require_here("rereg_mr")?;
+        self.shm.process.require_here("rereg_mr")?;
         let mr = mr.as_any().downcast_ref::<Mr>();
         let mr = mr.ok_or_else(|| Error::invalid("rereg_mr", "the region is of another provider"))?;
         let same = || MrMemory::new(mr.addr(), mr.len_bytes()).named_from(mr.remote_addr());
         let (memory, access) = (memory.unwrap_or_else(same), access.unwrap_or(mr.access()));
         let (pd, bytes_max) = (self.number, self.moved_bytes_max);
-        // SAFETY: the contract of this function is that of `Mr::register_anew`.
-        Ok(Box::new(unsafe { mr.register_anew(&self.host, pd, memory, access, bytes_max)? }))
+        // SAFETY: the contract of this function is that of `Mr::reregister`.
+        Ok(Box::new(unsafe { mr.reregister(&self.shm, pd, memory, access, bytes_max)? }))
     }
 
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
-        self.host.process.require_here("create_qp")?;
+        self.shm.process.require_here("create_qp")?;
         let pair: Box<dyn RawQp> = match attr.qp_type {
-            QpType::Ud => Box::new(DatagramQp::create(&self.host, &self.events, self.number, attr)?),
-            _ => Box::new(Qp::create(&self.host, &self.events, self.number, attr)?),
+            QpType::Ud => Box::new(DatagramQp::create(&self.shm, &self.events, self.number, attr)?),
+            _ => Box::new(Qp::create(&self.shm, &self.events, self.number, attr)?),
         };
         Ok(match &self.captured {
             None => pair,
@@ -371,15 +374,15 @@ impl ProtectionDomain for Domain {
     }
 
     fn create_srq(&self, attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
-        self.host.process.require_here("create_srq")?;
-        let place = Place::take(&self.host, Kind::ReceiveQueue, "create_srq", SRQ_MAX)?;
-        Ok(Box::new(Srq::new(SrqCore::new(&self.host, &self.events, self.number, attr)?, place)))
+        self.shm.process.require_here("create_srq")?;
+        let reservation = ObjectReservation::new(&self.shm, ObjectKind::ReceiveQueue, "create_srq", SRQ_MAX)?;
+        Ok(Box::new(Srq::new(SrqCore::new(&self.shm, &self.events, self.number, attr)?, reservation)))
     }
 
     fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
-        self.host.process.require_here("create_ah")?;
-        let place = Place::take(&self.host, Kind::AddressHandle, "create_ah", AH_MAX)?;
-        let handle = Box::new(SoftAddressHandle::create(&self.host, self.number, attr, place)?);
+        self.shm.process.require_here("create_ah")?;
+        let reservation = ObjectReservation::new(&self.shm, ObjectKind::AddressHandle, "create_ah", AH_MAX)?;
+        let handle = Box::new(SoftAddressHandle::create(&self.shm, self.number, attr, reservation)?);
         Ok(match &self.captured {
             None => handle,
             Some(captured) => captured.address_handle(handle, attr),

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::host::segments::queues_of_descriptor;
+use crate::shm_transport::segments::queues_of_descriptor;
 
 /// Number of descriptors left for everything else that a program opens.
 const OTHER_DESCRIPTORS: u64 = 256;

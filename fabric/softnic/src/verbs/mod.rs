@@ -1,4 +1,5 @@
-//! Objects that programs hold. Each has one owner; the part of its state that other threads share is in `host`.
+//! Objects that programs hold. Each has one owner; the part of its state that other threads share is in
+//! `shm_transport`.
 
 mod captured;
 mod channel;
@@ -16,9 +17,9 @@ use std::sync::Arc;
 
 use farcall_verbs::{Error, QpInitAttr, RawCq, Result};
 
-use crate::host::cq::CqCore;
-use crate::host::events::Events;
-use crate::host::{CqSlot, Host, Parts};
+use crate::shm_transport::cq::CqCore;
+use crate::shm_transport::events::Events;
+use crate::shm_transport::{CqSlot, QpResources, ShmTransport};
 
 /// Port number of the device.
 const PORT: u8 = 1;
@@ -31,15 +32,20 @@ fn require_port(operation: &'static str, port_num: u8) -> Result<()> {
 }
 
 /// Returns the resources of a new queue pair according to its attributes, with reserved completion queue bits.
-fn parts_of(host: &Arc<Host>, events: &Arc<Events>, pd: u32, attr: &QpInitAttr<'_>) -> Result<Parts> {
+fn resources_of(
+    shm: &Arc<ShmTransport>,
+    events: &Arc<Events>,
+    pd: u32,
+    attr: &QpInitAttr<'_>,
+) -> Result<QpResources> {
     let srq = attr.srq.map(srq::Srq::core_of).transpose()?;
     let mut cap = qp::checked_cap(&attr.cap)?;
     if srq.is_some() {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
     let (send_slot, recv_slot) = reserve_slots(attr)?;
-    let (host, events, signal_all) = (host.clone(), events.clone(), attr.sq_sig_all);
-    Ok(Parts { host, events, pd, cap, srq, signal_all, send_slot, recv_slot })
+    let (shm, events, signal_all) = (shm.clone(), events.clone(), attr.sq_sig_all);
+    Ok(QpResources { shm, events, pd, cap, srq, signal_all, send_slot, recv_slot })
 }
 
 /// Reserves completion queue bits for sends and receives of a queue pair.

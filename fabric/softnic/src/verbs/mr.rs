@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use farcall_shm::fence;
 use farcall_verbs::{Access, Error, MrAttr, MrMemory, RawMr, Result, Revoked};
 
-use crate::host::Host;
-use crate::host::qp::HAZARD_WAIT;
-use crate::life::moved_memory::{self, Window};
-use crate::life::regions::{Backing, Extent, Granted};
-use crate::life::{Process, REMOTE_ACCESS, protection};
+use crate::process::regions::{Backing, GrantUse, RegionSpan};
+use crate::process::shared_remap::{self, Window};
+use crate::process::{Process, REMOTE_ACCESS, protection};
+use crate::shm_transport::ShmTransport;
+use crate::shm_transport::qp::HAZARD_WAIT;
 
 /// Maximum length of a region in bytes.
 pub(crate) const MAX_MR_BYTES: u64 = 1 << 40;
 
 /// Interval between warnings during a wait for a stopped peer, which has no time limit.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(crate) struct Mr {
-    host: Arc<Host>,
+    shm: Arc<ShmTransport>,
     backing: Backing,
     attr: MrAttr,
     pd: u32,
@@ -30,22 +30,27 @@ pub(crate) struct Mr {
 }
 
 impl Mr {
-    pub(crate) fn allocate(host: &Arc<Host>, pd: u32, len_bytes: usize, access: Access) -> Result<Self> {
+    pub(crate) fn allocate(
+        shm: &Arc<ShmTransport>,
+        pd: u32,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<Self> {
         access.check_registration("alloc_mr", len_bytes, MAX_MR_BYTES)?;
         if len_bytes == 0 {
             return Err(Error::invalid("alloc_mr", "memory of no bytes; allocate at least one"));
         }
-        let segment = Arc::new(host.region_memory.take(len_bytes, 0)?);
+        let segment = Arc::new(shm.region_memory.allocate(len_bytes, 0)?);
         let (addr, len_bytes) = (segment.base(), segment.len_bytes());
-        Self::insert(host, Backing::Pool(segment), MrMemory::new(addr, len_bytes), pd, access)
+        Self::insert(shm, Backing::Pool(segment), MrMemory::new(addr, len_bytes), pd, access)
     }
 
-    /// Registers memory of the program, and moves as much of it as permitted to a memfd; see [`moved_memory`].
+    /// Registers memory of the program, and moves as much of it as permitted to a memfd; see [`shared_remap`].
     ///
     /// # Safety
     /// See [`farcall_verbs::ProtectionDomain::reg_mr`].
     pub(crate) unsafe fn register(
-        host: &Arc<Host>,
+        shm: &Arc<ShmTransport>,
         pd: u32,
         memory: MrMemory,
         access: Access,
@@ -57,11 +62,11 @@ impl Mr {
         require_no_wrap(CALL, memory)?;
         protection::require(addr as u64, len_bytes as u64, access.contains(Access::LOCAL_WRITE))?;
         // SAFETY: the contract of this function is that of `window`.
-        let window = unsafe { window(&host.process, (addr, len_bytes), access, moved_bytes_max) };
+        let window = unsafe { window(&shm.process, (addr, len_bytes), access, moved_bytes_max) };
         let backing = Backing::Private { addr: addr as u64, window };
-        let registered = Self::insert(host, backing.clone(), memory, pd, access);
+        let registered = Self::insert(shm, backing.clone(), memory, pd, access);
         if registered.is_err() {
-            backing.give_back(&host.process);
+            backing.restore_private(&shm.process);
         }
         registered
     }
@@ -70,9 +75,9 @@ impl Mr {
     ///
     /// # Safety
     /// See [`farcall_verbs::ProtectionDomain::rereg_mr`].
-    pub(crate) unsafe fn register_anew(
+    pub(crate) unsafe fn reregister(
         &self,
-        host: &Arc<Host>,
+        shm: &Arc<ShmTransport>,
         pd: u32,
         memory: MrMemory,
         access: Access,
@@ -86,91 +91,104 @@ impl Mr {
         let Backing::Private { window: before, .. } = &self.backing else {
             return Err(Error::invalid(CALL, "memory of alloc_mr stays as it is"));
         };
-        if !Arc::ptr_eq(host, &self.host) || !self.live.swap(false, Ordering::AcqRel) {
+        if !Arc::ptr_eq(shm, &self.shm) || !self.live.swap(false, Ordering::AcqRel) {
             return Err(Error::invalid(CALL, "the region was deregistered, or came by a fork"));
         }
         // All later steps succeed.
         self.withdraw();
-        self.settle_abroad();
-        let is_same_place = (addr, len_bytes) == (self.attr.addr, self.attr.len_bytes);
+        self.quiesce_remote();
+        let is_unmoved = (addr, len_bytes) == (self.attr.addr, self.attr.len_bytes);
         let window = match before {
-            Some(moved) if is_same_place => Some(moved.clone()),
+            Some(moved) if is_unmoved => Some(moved.clone()),
             _ => {
-                self.backing.give_back(&host.process);
-                host.process.regions.vacate(self.attr.lkey);
+                self.backing.restore_private(&shm.process);
+                shm.process.regions.drop_backing(self.attr.lkey);
                 // SAFETY: the contract of this function is that of `window`.
-                unsafe { window(&host.process, (addr, len_bytes), access, moved_bytes_max) }
+                unsafe { window(&shm.process, (addr, len_bytes), access, moved_bytes_max) }
             }
         };
         let backing = Backing::Private { addr: addr as u64, window };
-        let extent = Extent { len_bytes, remote_addr: memory.remote_addr };
-        host.process.regions.renew(self.attr.lkey, backing.clone(), extent, pd, access);
-        Ok(Self::new(host, backing, memory, self.attr.lkey, pd, access))
+        let span = RegionSpan { len_bytes, remote_addr: memory.remote_addr };
+        shm.process.regions.renew(self.attr.lkey, backing.clone(), span, pd, access);
+        Ok(Self::new(shm, backing, memory, self.attr.lkey, pd, access))
     }
 
-    fn insert(host: &Arc<Host>, backing: Backing, memory: MrMemory, pd: u32, access: Access) -> Result<Self> {
-        let extent = Extent { len_bytes: memory.len_bytes, remote_addr: memory.remote_addr };
-        let key = host.process.regions.insert(backing.clone(), extent, pd, access)?;
-        Ok(Self::new(host, backing, memory, key, pd, access))
+    fn insert(
+        shm: &Arc<ShmTransport>,
+        backing: Backing,
+        memory: MrMemory,
+        pd: u32,
+        access: Access,
+    ) -> Result<Self> {
+        let span = RegionSpan { len_bytes: memory.len_bytes, remote_addr: memory.remote_addr };
+        let key = shm.process.regions.insert(backing.clone(), span, pd, access)?;
+        Ok(Self::new(shm, backing, memory, key, pd, access))
     }
 
-    fn new(host: &Arc<Host>, backing: Backing, memory: MrMemory, key: u32, pd: u32, access: Access) -> Self {
+    fn new(
+        shm: &Arc<ShmTransport>,
+        backing: Backing,
+        memory: MrMemory,
+        key: u32,
+        pd: u32,
+        access: Access,
+    ) -> Self {
         let MrMemory { addr, len_bytes, remote_addr } = memory;
         // Sends and receives name the memory by its address, and access it through the provenance exposed here.
         addr.expose_provenance();
         let attr = MrAttr { addr, remote_addr, len_bytes, lkey: key, rkey: key, access };
-        Self { host: host.clone(), backing, attr, pd, live: AtomicBool::new(true) }
+        Self { shm: shm.clone(), backing, attr, pd, live: AtomicBool::new(true) }
     }
 
     fn revoke(&self) -> Revoked {
         if !self.live.swap(false, Ordering::AcqRel) {
             return Revoked::Now;
         }
-        if self.host.process.is_inherited() {
+        if self.shm.process.is_inherited() {
             // The regions of a forked child are private copies, which no peer knows.
             return Revoked::Now;
         }
         let clear = self.withdraw();
-        self.settle_abroad();
-        self.backing.give_back(&self.host.process);
-        self.host.process.regions.release(self.attr.lkey);
+        self.quiesce_remote();
+        self.backing.restore_private(&self.shm.process);
+        self.shm.process.regions.release(self.attr.lkey);
         if !clear {
             // A stopped peer may resume in its own mapping of the sealed memory, which is therefore never reused.
             return Revoked::Quarantined;
         }
         if let Backing::Pool(segment) = &self.backing {
-            segment.give_back(0);
+            segment.discard_from(0);
         }
         Revoked::Now
     }
 
     /// Waits until packets of other hosts that were admitted before have been placed.
-    fn settle_abroad(&self) {
-        if let Some(abroad) = self.host.abroad.get() {
-            abroad.settle();
+    fn quiesce_remote(&self) {
+        if let Some(remote) = self.shm.remote.get() {
+            remote.quiesce();
         }
     }
 
     /// Revokes the region. Returns whether no peer accesses it any more.
     fn withdraw(&self) -> bool {
-        let granted = self.host.process.regions.revoke(self.attr.lkey);
-        self.host.region_was_revoked(self.attr.lkey);
+        let granted = self.shm.process.regions.revoke(self.attr.lkey);
+        self.shm.region_was_revoked(self.attr.lkey);
         !(granted.remote || granted.receive) || self.wait_for_peers(granted)
     }
 
     /// Waits until no peer accesses the revoked region. The wait for the program's own memory is unbounded, because
     /// that memory cannot be set aside. Returns whether no peer accesses it.
-    fn wait_for_peers(&self, granted: Granted) -> bool {
+    fn wait_for_peers(&self, granted: GrantUse) -> bool {
         fence::heavy();
         // Waits for an access that the service thread executes for a peer.
-        self.host.access_turn.wait();
-        let out = |deadline| self.host.wait_out_of_region(self.pd, self.attr.lkey, granted, deadline);
+        self.shm.access_turn.wait();
+        let out = |deadline| self.shm.wait_out_of_region(self.pd, self.attr.lkey, granted, deadline);
         // One deadline for all peers: several stopped peers delay the call no longer than one.
         let mut clear = out(Instant::now() + HAZARD_WAIT);
-        let mut told: Option<Instant> = None;
+        let mut logged_at: Option<Instant> = None;
         while !clear && matches!(self.backing, Backing::Private { .. }) {
-            if told.is_none_or(|at| at.elapsed() > TELL_EVERY) {
-                told = Some(Instant::now());
+            if logged_at.is_none_or(|at| at.elapsed() > LOG_INTERVAL) {
+                logged_at = Some(Instant::now());
                 tracing::warn!(
                     "dereg_mr waits: a peer is stopped inside an access to {} bytes at {:p}; let it go on, or end it",
                     self.attr.len_bytes,
@@ -211,7 +229,7 @@ unsafe fn window(
         return None;
     }
     // SAFETY: the contract of this function is that of `share`.
-    unsafe { moved_memory::share(process, addr as u64, len_bytes as u64, moved_bytes_max) }
+    unsafe { shared_remap::share(process, addr as u64, len_bytes as u64, moved_bytes_max) }
 }
 
 impl RawMr for Mr {

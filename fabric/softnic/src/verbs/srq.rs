@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use farcall_verbs::{Error, PostError, RawSrq, RecvWr, Result, SrqAttr, SrqCap, SrqInUse};
 
-use crate::host::Place;
-use crate::host::srq::SrqCore;
+use crate::shm_transport::ObjectReservation;
+use crate::shm_transport::srq::SrqCore;
 
 pub(crate) struct Srq {
     core: Arc<SrqCore>,
-    _place: Place,
+    _reservation: ObjectReservation,
 }
 
 impl Srq {
-    pub(crate) fn new(core: Arc<SrqCore>, place: Place) -> Self {
-        Self { core, _place: place }
+    pub(crate) fn new(core: Arc<SrqCore>, reservation: ObjectReservation) -> Self {
+        Self { core, _reservation: reservation }
     }
 
     /// Returns the queue of a handle; an error if the handle belongs to another provider.

@@ -1,5 +1,5 @@
 //! Two connected queue pairs, and operations on them for tests.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test program uses its part")]
 
 pub mod apart;
 pub mod datagrams;
@@ -9,6 +9,8 @@ pub mod process;
 pub mod unreliable;
 
 use std::os::fd::RawFd;
+use std::panic::Location;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +26,13 @@ pub const ALL: Access =
 
 /// Q_Key of datagram ends.
 pub const QKEY: u32 = 0x1234_5678;
+
+/// Returns the name of a test by which its program selects it: the module of `file`, which contains the test, and
+/// `test`.
+pub fn name_in_program(file: &Location<'_>, test: &str) -> String {
+    let module = Path::new(file.file()).file_stem().unwrap().to_str().unwrap();
+    format!("{module}::{test}")
+}
 
 /// Time after which a test considers anything lost. Not a measurement.
 pub const LOST: Duration = Duration::from_secs(20);

@@ -3,12 +3,13 @@
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::Location;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use farcall_verbs::{Error, Mtu, QpAttr, QpState};
 
-use super::{ALL, End, LOST, QpCap};
+use super::{ALL, End, LOST, QpCap, name_in_program};
 
 const ROLE: &str = "FARCALL_TEST_ROLE";
 const ARGS: &str = "FARCALL_TEST_ARGS";
@@ -39,23 +40,27 @@ pub struct Other {
     pub line: Line,
 }
 
-/// Starts this test binary again; its test `child_entry` runs the role.
+/// Starts this test binary again; the test `child_entry` of the caller's file runs the role.
+#[track_caller]
 pub fn start(role: &str, args: &[u64]) -> Other {
     start_with(role, args, &[])
 }
 
 /// Like [`start`], with additional environment variables.
+#[track_caller]
 pub fn start_with(role: &str, args: &[u64], environment: &[(&str, &std::path::Path)]) -> Other {
     start_under(&[], role, args, environment)
 }
 
 /// Like [`start_with`], as the command of another program (`unshare`), and killed with it.
+#[track_caller]
 pub fn start_under(
     command: &[&str],
     role: &str,
     args: &[u64],
     environment: &[(&str, &std::path::Path)],
 ) -> Other {
+    let entry = name_in_program(Location::caller(), "child_entry");
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(LOST)).unwrap();
     let args: Vec<String> = args.iter().map(u64::to_string).collect();
@@ -70,7 +75,7 @@ pub fn start_under(
         }
     };
     let process = started
-        .args(["--exact", "child_entry", "--nocapture", "--test-threads=1"])
+        .args(["--exact", &entry, "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(ARGS, args.join(","))
         .envs(environment.iter().copied())

@@ -15,17 +15,17 @@ struct Limits {
     half_open: usize,
 }
 
-const OF_A_HOST: Limits = Limits { connections: 1_024, half_open: 128 };
-const OF_ALL: Limits = Limits { connections: 4_096, half_open: 1_024 };
+const HOST_LIMITS: Limits = Limits { connections: 1_024, half_open: 128 };
+const TOTAL_LIMITS: Limits = Limits { connections: 4_096, half_open: 1_024 };
 
 /// Number of connections of one host, or of all hosts.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Count {
+pub struct ConnectionCount {
     connections: usize,
     half_open: usize,
 }
 
-impl Count {
+impl ConnectionCount {
     /// Counts a connection.
     pub fn add(&mut self, is_half_open: bool) {
         self.connections += 1;
@@ -45,26 +45,26 @@ impl Count {
 
 /// Capacity for one more request of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum RequestCapacity {
     /// There is capacity.
     Free,
-    /// There is capacity if a waiting request of a host with more of them is dropped ([`first_to_give_way`]).
-    IfOneGivesWay,
+    /// There is capacity if a waiting request of a host with more of them is dropped ([`request_to_evict`]).
+    AfterEviction,
     /// There is no capacity.
     None,
 }
 
-impl Room {
+impl RequestCapacity {
     /// Returns the capacity for a host with `host` connections, if all hosts have `all`.
     #[must_use]
-    pub fn for_host(host: Count, all: Count) -> Self {
-        let free = OF_ALL.connections.saturating_sub(all.connections);
-        if !host.is_below(&OF_A_HOST) || host.connections >= free {
+    pub fn for_host(host: ConnectionCount, all: ConnectionCount) -> Self {
+        let free = TOTAL_LIMITS.connections.saturating_sub(all.connections);
+        if !host.is_below(&HOST_LIMITS) || host.connections >= free {
             Self::None
-        } else if all.half_open < OF_ALL.half_open {
+        } else if all.half_open < TOTAL_LIMITS.half_open {
             Self::Free
         } else {
-            Self::IfOneGivesWay
+            Self::AfterEviction
         }
     }
 }
@@ -72,7 +72,7 @@ impl Room {
 /// Returns the oldest request of the host that has the most waiting requests, if it has more than `most`. Each request
 /// is given as the network of its host ([`super::host_network`]) and a number that increases with each request.
 #[must_use]
-pub fn first_to_give_way(waiting: &[(u128, u64)], most: usize) -> Option<u64> {
+pub fn request_to_evict(waiting: &[(u128, u64)], most: usize) -> Option<u64> {
     let mut hosts: HashMap<u128, (usize, u64)> = HashMap::new();
     for (host, number) in waiting {
         let (count, oldest) = hosts.entry(*host).or_insert((0, *number));
@@ -88,40 +88,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_that_take_all_they_can_leave_room_for_others() {
-        let (mut all, mut hosts) = (Count::default(), Vec::new());
+    fn keeps_capacity_for_other_hosts_under_a_flood() {
+        let (mut all, mut hosts) = (ConnectionCount::default(), Vec::new());
         for _ in 0..100 {
-            let mut host = Count::default();
-            while Room::for_host(host, all) == Room::Free {
+            let mut host = ConnectionCount::default();
+            while RequestCapacity::for_host(host, all) == RequestCapacity::Free {
                 host.add(false);
                 all.add(false);
             }
             hosts.push(host.connections);
         }
-        assert_eq!(hosts[0], OF_A_HOST.connections);
+        assert_eq!(hosts[0], HOST_LIMITS.connections);
         assert!(hosts.iter().take(6).all(|connections| *connections > 0), "{hosts:?}");
-        assert!(all.connections <= OF_ALL.connections);
+        assert!(all.connections <= TOTAL_LIMITS.connections);
     }
 
     #[test]
     fn one_host_cannot_have_all_requests_wait() {
-        let (mut all, mut host) = (Count::default(), Count::default());
-        while Room::for_host(host, all) == Room::Free {
+        let (mut all, mut host) = (ConnectionCount::default(), ConnectionCount::default());
+        while RequestCapacity::for_host(host, all) == RequestCapacity::Free {
             host.add(true);
             all.add(true);
         }
-        assert_eq!(host.half_open, OF_A_HOST.half_open);
-        assert_eq!(Room::for_host(Count::default(), all), Room::Free);
-        let full = Count { connections: OF_ALL.half_open, half_open: OF_ALL.half_open };
-        assert_eq!(Room::for_host(Count::default(), full), Room::IfOneGivesWay);
+        assert_eq!(host.half_open, HOST_LIMITS.half_open);
+        assert_eq!(RequestCapacity::for_host(ConnectionCount::default(), all), RequestCapacity::Free);
+        let full = ConnectionCount { connections: TOTAL_LIMITS.half_open, half_open: TOTAL_LIMITS.half_open };
+        assert_eq!(
+            RequestCapacity::for_host(ConnectionCount::default(), full),
+            RequestCapacity::AfterEviction
+        );
     }
 
     #[test]
-    fn the_oldest_request_of_the_host_with_most_gives_way() {
+    fn evicts_the_oldest_request_of_the_busiest_host() {
         let waiting = [(1, 10), (2, 5), (2, 6), (3, 7), (2, 4), (3, 8), (3, 9)];
-        assert_eq!(first_to_give_way(&waiting, 0), Some(4));
-        assert_eq!(first_to_give_way(&waiting, 3), None, "who asks has as many");
-        assert_eq!(first_to_give_way(&[(1, 10), (2, 5), (3, 7)], 0), Some(5), "each has one");
-        assert_eq!(first_to_give_way(&[], 0), None);
+        assert_eq!(request_to_evict(&waiting, 0), Some(4));
+        assert_eq!(request_to_evict(&waiting, 3), None, "who asks has as many");
+        assert_eq!(request_to_evict(&[(1, 10), (2, 5), (3, 7)], 0), Some(5), "each has one");
+        assert_eq!(request_to_evict(&[], 0), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The states of a connection and their transitions.
 
-use crate::cm::message::{Answered, Message, Rejection, Reply, Request, ServiceReply, ServiceRequest};
+use crate::cm::message::{Message, RejectedMessage, Rejection, Reply, Request, ServiceReply, ServiceRequest};
 use crate::cm::reason;
 
 /// The state of a connection (volume 1, section 12.9, simplified).
@@ -106,7 +106,7 @@ impl Connection {
     /// The end of an established connection whose process has exited: returns the DREQ to send on behalf of that
     /// process.
     #[must_use]
-    pub fn abandoned(peer_qp_num: u32) -> (Self, Message) {
+    pub fn for_exited_process(peer_qp_num: u32) -> (Self, Message) {
         let dreq = Message::Dreq { remote_qp_num: peer_qp_num };
         (Self { peer_qp_num, ..Self::new(State::DreqSent) }, dreq)
     }
@@ -180,7 +180,7 @@ impl Connection {
 
     /// Handles the end of a peer that sent no message.
     pub fn peer_closed(&mut self) -> Step {
-        let gone = rejection(Answered::Other, reason::CONSUMER_DEFINED, Vec::new());
+        let gone = rejection(RejectedMessage::Other, reason::CONSUMER_DEFINED, Vec::new());
         let (state, event) = match self.state {
             State::ReqSent | State::ReqReceived | State::RepSent => (State::Closed, Event::Rejected(gone)),
             // The program first receives the event of the REP, then the one of the end.
@@ -200,7 +200,7 @@ impl Connection {
 
     /// Handles the error that the peer's address has no listener.
     pub fn refused(&mut self) -> Step {
-        let nobody = rejection(Answered::Req, reason::INVALID_SERVICE_ID, Vec::new());
+        let nobody = rejection(RejectedMessage::Req, reason::INVALID_SERVICE_ID, Vec::new());
         let event = match self.state {
             State::ReqSent => Event::Rejected(nobody),
             State::SidrSent => Event::Service(self.no_service(reason::SIDR_UNSUPPORTED)),
@@ -228,7 +228,7 @@ impl Connection {
     /// # Errors
     /// Returns [`WrongState`] if there is no request.
     pub fn accept(&mut self, reply: Reply) -> Result<Message, WrongState> {
-        self.go(State::ReqReceived, State::RepSent)?;
+        self.transition(State::ReqReceived, State::RepSent)?;
         Ok(Message::Rep(reply))
     }
 
@@ -237,7 +237,7 @@ impl Connection {
     /// # Errors
     /// Returns [`WrongState`] if there is no request.
     pub fn serve(&mut self, qp_num: u32, qkey: u32, private_data: Vec<u8>) -> Result<Message, WrongState> {
-        self.go(State::SidrReceived, State::Closed)?;
+        self.transition(State::SidrReceived, State::Closed)?;
         let Self { service_id, .. } = *self;
         let status = reason::SIDR_SUCCESS;
         Ok(Message::SidrRep(ServiceReply { status, qp_num, service_id, qkey, private_data }))
@@ -250,10 +250,10 @@ impl Connection {
     pub fn reject(&mut self, private_data: Vec<u8>) -> Result<Message, WrongState> {
         let no = match self.state {
             State::ReqReceived => {
-                Message::Rej(rejection(Answered::Req, reason::CONSUMER_DEFINED, private_data))
+                Message::Rej(rejection(RejectedMessage::Req, reason::CONSUMER_DEFINED, private_data))
             }
             State::RepReceived => {
-                Message::Rej(rejection(Answered::Rep, reason::CONSUMER_DEFINED, private_data))
+                Message::Rej(rejection(RejectedMessage::Rep, reason::CONSUMER_DEFINED, private_data))
             }
             State::SidrReceived => {
                 Message::SidrRep(ServiceReply { private_data, ..self.no_service(reason::SIDR_REJECT) })
@@ -272,7 +272,7 @@ impl Connection {
         if self.state == State::TimeWait {
             return Ok(None);
         }
-        self.go(State::RepReceived, State::Established)?;
+        self.transition(State::RepReceived, State::Established)?;
         Ok(Some(Message::Rtu))
     }
 
@@ -284,7 +284,7 @@ impl Connection {
         if self.state == State::Established {
             return Ok(Step::default());
         }
-        self.go(State::RepSent, State::Established)?;
+        self.transition(State::RepSent, State::Established)?;
         Ok(Step::event(Event::Established))
     }
 
@@ -303,7 +303,7 @@ impl Connection {
         ServiceReply { status, qp_num: 0, service_id: self.service_id, qkey: 0, private_data: Vec::new() }
     }
 
-    fn go(&mut self, from: State, to: State) -> Result<(), WrongState> {
+    fn transition(&mut self, from: State, to: State) -> Result<(), WrongState> {
         if self.state != from {
             return Err(WrongState(self.state));
         }
@@ -312,7 +312,7 @@ impl Connection {
     }
 }
 
-fn rejection(rejected: Answered, reason: u16, private_data: Vec<u8>) -> Rejection {
+fn rejection(rejected: RejectedMessage, reason: u16, private_data: Vec<u8>) -> Rejection {
     Rejection { rejected, reason, private_data }
 }
 

@@ -8,23 +8,23 @@ use crate::cm::message::Message;
 
 /// Initial retransmission timeout of a request. It is shorter than the response timeout in the REQ, so that a loss on a
 /// local network is repaired soon; it is doubled each time.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
+const TIMEOUT_MIN: Duration = Duration::from_millis(250);
 /// Maximum retransmission timeout.
-const LAST_WAIT: Duration = Duration::from_secs(4);
+const TIMEOUT_MAX: Duration = Duration::from_secs(4);
 /// Maximum number of transmissions of a request; with the timeouts above this takes more than 40 seconds.
-const SENT_MAX: u32 = 15;
+const TRANSMISSIONS_MAX: u32 = 15;
 
 /// State of the messages that one end of a connection has sent and received. The caller provides the time.
 #[derive(Debug, Default)]
 pub struct Exchange {
-    question: Option<Question>,
+    request: Option<PendingRequest>,
     /// The last message received, and the reply to it.
-    heard: Option<Mad>,
-    answer: Option<Mad>,
+    last_received: Option<Mad>,
+    last_reply: Option<Mad>,
 }
 
 #[derive(Debug)]
-struct Question {
+struct PendingRequest {
     mad: Mad,
     sent: u32,
     due: Duration,
@@ -32,20 +32,20 @@ struct Question {
 
 /// Classification of a received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum MessageClass {
     /// A new message for the connection.
     New,
     /// A duplicate: its sender has not received the reply, which may be resent.
-    Again(Option<Mad>),
+    Duplicate(Option<Mad>),
 }
 
 /// Action of the retransmission timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum TimerAction {
     /// Nothing is due.
     Nothing,
     /// The request must be resent.
-    Again(Mad),
+    Resend(Mad),
     /// The request was sent the maximum number of times.
     Unanswered,
 }
@@ -53,70 +53,71 @@ pub enum Due {
 impl Exchange {
     /// Creates the state of the end that received a request.
     #[must_use]
-    pub fn asked(question: Mad) -> Self {
-        Self { heard: Some(question), ..Self::default() }
+    pub fn for_request(request: Mad) -> Self {
+        Self { last_received: Some(request), ..Self::default() }
     }
 
     /// Records a message that is sent.
     pub fn sent(&mut self, mad: &Mad, now: Duration) {
-        let is_question = matches!(
+        let is_request = matches!(
             mad.message,
             Message::Req(_) | Message::Rep(_) | Message::Dreq { .. } | Message::SidrReq(_)
         );
-        self.question = is_question.then(|| Question { mad: mad.clone(), sent: 1, due: now + FIRST_WAIT });
-        self.answer = Some(mad.clone());
+        self.request =
+            is_request.then(|| PendingRequest { mad: mad.clone(), sent: 1, due: now + TIMEOUT_MIN });
+        self.last_reply = Some(mad.clone());
     }
 
     /// Classifies a received message of the connection.
-    pub fn received(&mut self, mad: &Mad, now: Duration) -> Heard {
+    pub fn received(&mut self, mad: &Mad, now: Duration) -> MessageClass {
         if let Message::Mra { service_timeout, .. } = mad.message {
-            if let Some(question) = &mut self.question {
+            if let Some(request) = &mut self.request {
                 // 4.096 µs × 2 to the power.
                 let longer = Duration::from_nanos(4_096 << service_timeout.min(24));
-                question.due = question.due.max(now + longer);
+                request.due = request.due.max(now + longer);
             }
-            return Heard::New;
+            return MessageClass::New;
         }
-        if self.heard.as_ref() == Some(mad) {
-            return Heard::Again(self.answer.clone());
+        if self.last_received.as_ref() == Some(mad) {
+            return MessageClass::Duplicate(self.last_reply.clone());
         }
-        self.question = None;
-        self.answer = None;
-        self.heard = Some(mad.clone());
-        Heard::New
+        self.request = None;
+        self.last_reply = None;
+        self.last_received = Some(mad.clone());
+        MessageClass::New
     }
 
     /// Returns whether a request is the one that this end received last.
     #[must_use]
-    pub fn is_about(&self, question: &Mad) -> bool {
-        self.heard.as_ref() == Some(question)
+    pub fn is_last_request(&self, request: &Mad) -> bool {
+        self.last_received.as_ref() == Some(request)
     }
 
     /// Returns the time at which the timer expires.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
-        self.question.as_ref().map(|question| question.due)
+        self.request.as_ref().map(|request| request.due)
     }
 
     /// Returns the due action.
-    pub fn tick(&mut self, now: Duration) -> Due {
-        let Some(question) = self.question.as_mut().filter(|question| question.due <= now) else {
-            return Due::Nothing;
+    pub fn tick(&mut self, now: Duration) -> TimerAction {
+        let Some(request) = self.request.as_mut().filter(|request| request.due <= now) else {
+            return TimerAction::Nothing;
         };
-        if question.sent == SENT_MAX {
-            self.question = None;
-            return Due::Unanswered;
+        if request.sent == TRANSMISSIONS_MAX {
+            self.request = None;
+            return TimerAction::Unanswered;
         }
-        question.due = now + (FIRST_WAIT * 2_u32.pow(question.sent.min(4))).min(LAST_WAIT);
-        question.sent += 1;
-        Due::Again(question.mad.clone())
+        request.due = now + (TIMEOUT_MIN * 2_u32.pow(request.sent.min(4))).min(TIMEOUT_MAX);
+        request.sent += 1;
+        TimerAction::Resend(request.mad.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cm::message::Answered;
+    use crate::cm::message::RejectedMessage;
 
     fn mad(transaction_id: u64, message: Message) -> Mad {
         Mad { transaction_id, local_comm_id: 1, remote_comm_id: 2, message }
@@ -127,49 +128,54 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_asked_until_it_is_answered_and_not_for_ever() {
+    fn resends_a_request_until_its_reply_or_the_limit() {
         let mut exchange = Exchange::default();
         exchange.sent(&dreq(), Duration::ZERO);
         let mut times = 1;
         let mut before = Duration::ZERO;
         let last = loop {
             let due = exchange.due().unwrap();
-            assert_eq!(exchange.tick(due - Duration::from_nanos(1)), Due::Nothing);
-            assert!(due - before <= LAST_WAIT);
+            assert_eq!(exchange.tick(due - Duration::from_nanos(1)), TimerAction::Nothing);
+            assert!(due - before <= TIMEOUT_MAX);
             before = due;
             match exchange.tick(due) {
-                Due::Again(again) => assert_eq!(again, dreq()),
+                TimerAction::Resend(again) => assert_eq!(again, dreq()),
                 other => break other,
             }
             times += 1;
         };
-        assert_eq!((last, times, exchange.due()), (Due::Unanswered, SENT_MAX, None));
+        assert_eq!((last, times, exchange.due()), (TimerAction::Unanswered, TRANSMISSIONS_MAX, None));
 
         exchange.sent(&dreq(), Duration::ZERO);
-        assert_eq!(exchange.received(&mad(1, Message::Drep), Duration::ZERO), Heard::New);
+        assert_eq!(exchange.received(&mad(1, Message::Drep), Duration::ZERO), MessageClass::New);
         assert_eq!(exchange.due(), None);
         exchange.sent(&mad(1, Message::Rtu), Duration::ZERO);
         assert_eq!(exchange.due(), None, "nobody answers to an RTU");
     }
 
     #[test]
-    fn what_comes_twice_is_answered_twice_and_heard_once() {
-        let mut exchange = Exchange::asked(dreq());
-        assert!(exchange.is_about(&dreq()) && !exchange.is_about(&mad(2, Message::Drep)));
-        assert_eq!(exchange.received(&dreq(), Duration::ZERO), Heard::Again(None), "not answered yet");
+    fn handles_a_duplicate_once_and_replies_twice() {
+        let mut exchange = Exchange::for_request(dreq());
+        assert!(exchange.is_last_request(&dreq()) && !exchange.is_last_request(&mad(2, Message::Drep)));
+        assert_eq!(
+            exchange.received(&dreq(), Duration::ZERO),
+            MessageClass::Duplicate(None),
+            "not answered yet"
+        );
         exchange.sent(&mad(1, Message::Drep), Duration::ZERO);
         for _ in 0..3 {
             let again = exchange.received(&dreq(), Duration::ZERO);
-            assert_eq!(again, Heard::Again(Some(mad(1, Message::Drep))));
+            assert_eq!(again, MessageClass::Duplicate(Some(mad(1, Message::Drep))));
         }
     }
 
     #[test]
-    fn a_receipt_gives_its_sender_more_time() {
+    fn an_mra_extends_the_timeout() {
         let mut exchange = Exchange::default();
         exchange.sent(&dreq(), Duration::ZERO);
-        let receipt = |service_timeout| mad(1, Message::Mra { received: Answered::Other, service_timeout });
-        assert_eq!(exchange.received(&receipt(20), Duration::ZERO), Heard::New);
+        let receipt =
+            |service_timeout| mad(1, Message::Mra { received: RejectedMessage::Other, service_timeout });
+        assert_eq!(exchange.received(&receipt(20), Duration::ZERO), MessageClass::New);
         // 4.096 µs × 2^20.
         assert_eq!(exchange.due(), Some(Duration::from_nanos(4_294_967_296)));
         exchange.received(&receipt(31), Duration::ZERO);

@@ -15,19 +15,19 @@ pub struct CommunicationIds {
 impl CommunicationIds {
     /// Creates the identifiers of the requesting end.
     #[must_use]
-    pub fn asking(local: u32) -> Self {
+    pub fn for_requester(local: u32) -> Self {
         Self { local, remote: 0, transaction: local.into() }
     }
 
-    /// Creates the identifiers of the end that received the request `question`.
+    /// Creates the identifiers of the end that received the request `request`.
     #[must_use]
-    pub fn asked(local: u32, question: &Mad) -> Self {
-        Self { local, remote: question.local_comm_id, transaction: question.transaction_id }
+    pub fn for_responder(local: u32, request: &Mad) -> Self {
+        Self { local, remote: request.local_comm_id, transaction: request.transaction_id }
     }
 
     /// Creates the identifiers of a connection that are known at both ends.
     #[must_use]
-    pub fn known(local: u32, remote: u32) -> Self {
+    pub fn established(local: u32, remote: u32) -> Self {
         Self { local, remote, transaction: 0 }
     }
 
@@ -44,7 +44,7 @@ impl CommunicationIds {
     }
 
     /// Returns whether a message belongs to the connection. Replies to it carry the message's transaction ID.
-    pub fn admits(&mut self, mad: &Mad) -> bool {
+    pub fn matches(&mut self, mad: &Mad) -> bool {
         let (is_question, is_last) = match mad.message {
             Message::Req(_) | Message::SidrReq(_) => (true, false),
             // The sender of a rejection may have no identifier for the connection.
@@ -76,28 +76,33 @@ impl CommunicationIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cm::message::{Answered, Rejection};
+    use crate::cm::message::{RejectedMessage, Rejection};
 
     fn rej() -> Message {
-        Message::Rej(Rejection { rejected: Answered::Req, reason: 28, private_data: Vec::new() })
+        Message::Rej(Rejection { rejected: RejectedMessage::Req, reason: 28, private_data: Vec::new() })
     }
 
     #[test]
     fn messages_of_other_connections_are_not_admitted() {
-        let mut active = CommunicationIds::asking(7);
+        let mut active = CommunicationIds::for_requester(7);
         // A request is identified by its transaction ID and its sender's identifier, whatever its contents.
-        let question = active.mad(Message::Rtu);
-        assert_eq!((question.local_comm_id, question.remote_comm_id), (7, 0));
-        let mut passive = CommunicationIds::asked(9, &question);
+        let request = active.mad(Message::Rtu);
+        assert_eq!((request.local_comm_id, request.remote_comm_id), (7, 0));
+        let mut passive = CommunicationIds::for_responder(9, &request);
         let answer = passive.mad(Message::Drep);
         assert_eq!((answer.transaction_id, answer.local_comm_id, answer.remote_comm_id), (7, 9, 7));
-        assert!(!active.admits(&Mad { remote_comm_id: 8, ..answer.clone() }), "for another");
-        assert!(active.admits(&answer));
-        assert!(passive.admits(&Mad { remote_comm_id: 9, ..question.clone() }));
+        assert!(!active.matches(&Mad { remote_comm_id: 8, ..answer.clone() }), "for another");
+        assert!(active.matches(&answer));
+        assert!(passive.matches(&Mad { remote_comm_id: 9, ..request.clone() }));
         assert!(
-            !passive.admits(&Mad { local_comm_id: 6, remote_comm_id: 9, ..question.clone() }),
+            !passive.matches(&Mad { local_comm_id: 6, remote_comm_id: 9, ..request.clone() }),
             "of another"
         );
-        assert!(active.admits(&Mad { local_comm_id: 0, ..CommunicationIds::asked(0, &question).mad(rej()) }));
+        assert!(
+            active.matches(&Mad {
+                local_comm_id: 0,
+                ..CommunicationIds::for_responder(0, &request).mad(rej())
+            })
+        );
     }
 }

@@ -5,8 +5,8 @@ use crate::cm::fields::Body;
 use crate::cm::ip_route::HEADER_BYTES;
 use crate::cm::mad::{Mad, Malformed};
 use crate::cm::message::{
-    Answered, Ece, IpRoute, Message, QueuePair, Rejection, Reply, Request, ServiceReply, ServiceRequest,
-    Terms,
+    ConnectionParams, Ece, IpRoute, Message, QueuePair, RejectedMessage, Rejection, Reply, Request,
+    ServiceReply, ServiceRequest,
 };
 use crate::cm::private_data::{
     REJ_BYTES_MAX, REP_BYTES_MAX, REQ_BYTES_MAX, SIDR_REP_BYTES_MAX, SIDR_REQ_BYTES_MAX,
@@ -90,13 +90,15 @@ pub(super) fn decode(kind: u16, modifier: u32, body: &Body) -> Result<Message, M
         attribute::REP => Message::Rep(reply(body, modifier)),
         attribute::RTU => Message::Rtu,
         attribute::REJ => Message::Rej(Rejection {
-            rejected: answered(body)?,
+            rejected: rejected_message(body)?,
             reason: body.u16(10),
             private_data: body.bytes::<REJ_BYTES_MAX>(REJ_DATA_AT).to_vec(),
         }),
         attribute::DREQ => Message::Dreq { remote_qp_num: body.u24(8) },
         attribute::DREP => Message::Drep,
-        attribute::MRA => Message::Mra { received: answered(body)?, service_timeout: body.bits(9, 3, 5) },
+        attribute::MRA => {
+            Message::Mra { received: rejected_message(body)?, service_timeout: body.bits(9, 3, 5) }
+        }
         attribute::SIDR_REQ => Message::SidrReq(ServiceRequest {
             route: IpRoute::get(body.u64(8), body, SIDR_REQ_DATA_AT)?,
             private_data: body.bytes::<SIDR_REQ_BYTES_MAX>(SIDR_REQ_DATA_AT + HEADER_BYTES).to_vec(),
@@ -112,36 +114,36 @@ pub(super) fn decode(kind: u16, modifier: u32, body: &Body) -> Result<Message, M
     })
 }
 
-fn answered(body: &Body) -> Result<Answered, Malformed> {
+fn rejected_message(body: &Body) -> Result<RejectedMessage, Malformed> {
     match body.bits(8, 6, 2) {
-        0 => Ok(Answered::Req),
-        1 => Ok(Answered::Rep),
-        2 => Ok(Answered::Other),
+        0 => Ok(RejectedMessage::Req),
+        1 => Ok(RejectedMessage::Rep),
+        2 => Ok(RejectedMessage::Other),
         _ => Err(Malformed::OutOfRange("the message that is answered")),
     }
 }
 
 /// Table 99 of release 1.3.
 fn put_request(body: &mut Body, request: &Request) -> u16 {
-    let Request { route, qp, terms, .. } = request;
+    let Request { route, qp, params, .. } = request;
     body.put_u24(5, request.ece.vendor_id);
     body.put_u64(8, route.service_id());
     body.put_u64(16, request.ca_guid);
     body.put_u24(32, qp.qp_num);
-    body.put(35, &[terms.responder_resources]);
-    body.put(39, &[terms.initiator_depth]);
+    body.put(35, &[params.responder_resources]);
+    body.put(39, &[params.initiator_depth]);
     body.put_bits(43, 3, 5, RESPONSE_TIMEOUT);
     let (service_type, extended_type) = transport_of(request.qp_type);
     body.put_bits(43, 1, 2, service_type);
-    body.put_bits(43, 0, 1, terms.flow_control.into());
+    body.put_bits(43, 0, 1, params.flow_control.into());
     body.put_u24(44, qp.psn);
     body.put_bits(47, 3, 5, RESPONSE_TIMEOUT);
     body.put_bits(47, 0, 3, request.retry_count);
     body.put(48, &DEFAULT_PARTITION.to_be_bytes());
     body.put_bits(50, 4, 4, request.mtu);
-    body.put_bits(50, 0, 3, terms.rnr_retry_count);
+    body.put_bits(50, 0, 3, params.rnr_retry_count);
     body.put_bits(51, 4, 4, CM_RETRIES);
-    body.put_bits(51, 3, 1, terms.srq.into());
+    body.put_bits(51, 3, 1, params.srq.into());
     body.put_bits(51, 0, 3, extended_type);
     body.put(56, &request.gid);
     body.put(72, &request.peer_gid);
@@ -163,7 +165,7 @@ fn request(body: &Body, modifier: u32) -> Result<Request, Malformed> {
         mtu: body.bits(50, 4, 4),
         retry_count: body.bits(47, 0, 3),
         ack_timeout: body.bits(95, 3, 5),
-        terms: Terms {
+        params: ConnectionParams {
             responder_resources: body.0[35],
             initiator_depth: body.0[39],
             flow_control: body.bits(43, 0, 1) != 0,
@@ -194,17 +196,17 @@ fn qp_type_of(service_type: u8, extended_type: u8) -> Result<u8, Malformed> {
 
 /// Table 103 of release 1.3. The vendor's ID is in the spare bytes after three numbers of 24 bits.
 fn put_reply(body: &mut Body, reply: &Reply) -> u16 {
-    let terms = &reply.terms;
+    let params = &reply.params;
     let [_, high, middle, low] = reply.ece.vendor_id.to_be_bytes();
     body.put_u24(12, reply.qp.qp_num);
     body.put(15, &[high]);
     body.put(19, &[middle]);
     body.put_u24(20, reply.qp.psn);
     body.put(23, &[low]);
-    body.put(24, &[terms.responder_resources, terms.initiator_depth]);
-    body.put_bits(26, 0, 1, terms.flow_control.into());
-    body.put_bits(27, 5, 3, terms.rnr_retry_count);
-    body.put_bits(27, 4, 1, terms.srq.into());
+    body.put(24, &[params.responder_resources, params.initiator_depth]);
+    body.put_bits(26, 0, 1, params.flow_control.into());
+    body.put_bits(27, 5, 3, params.rnr_retry_count);
+    body.put_bits(27, 4, 1, params.srq.into());
     body.put_u64(28, reply.ca_guid);
     body.put(REP_DATA_AT, &reply.private_data);
     attribute::REP
@@ -215,7 +217,7 @@ fn reply(body: &Body, modifier: u32) -> Reply {
     Reply {
         qp: QueuePair { qp_num: body.u24(12), psn: body.u24(20) },
         ca_guid: body.u64(28),
-        terms: Terms {
+        params: ConnectionParams {
             responder_resources: body.0[24],
             initiator_depth: body.0[25],
             flow_control: body.bits(26, 0, 1) != 0,

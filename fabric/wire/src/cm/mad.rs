@@ -27,7 +27,7 @@ pub enum Malformed {
     Length(usize),
     /// The MAD is of another class, or the bytes are not a MAD.
     #[error("the bytes are not of a connection manager")]
-    Foreign,
+    OtherClass,
     /// The version is unknown.
     #[error(
         "the message is of base version {base} and class version {class}; known are {BASE_VERSION} and {CLASS_VERSION}"
@@ -67,7 +67,7 @@ impl Mad {
     #[must_use]
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let mut mad = self.clone();
-        mad.message.cut();
+        mad.message.clamp();
         let (attribute, modifier, body) = layout::encode(&mad);
         let mut bytes = [0; MESSAGE_BYTES];
         bytes[..4].copy_from_slice(&[BASE_VERSION, CLASS, CLASS_VERSION, METHOD]);
@@ -87,7 +87,7 @@ impl Mad {
         let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>().expect("a MAD has a header");
         let [base, class_of, class, method, ..] = *header;
         if (class_of, method) != (CLASS, METHOD) {
-            return Err(Malformed::Foreign);
+            return Err(Malformed::OtherClass);
         }
         if (base, class) != (BASE_VERSION, CLASS_VERSION) {
             return Err(Malformed::Version { base, class });
@@ -98,7 +98,7 @@ impl Mad {
         };
         let (kind, modifier) = (header(ATTRIBUTE_AT, 2) as u16, header(MODIFIER_AT, 4) as u32);
         let mut message = layout::decode(kind, modifier, &body)?;
-        if let Some(field) = message.cut() {
+        if let Some(field) = message.clamp() {
             return Err(Malformed::OutOfRange(field));
         }
         let transaction_id = header(TRANSACTION_AT, 8);

@@ -40,7 +40,7 @@ pub struct QueuePair {
 
 /// Parameters that one end offers to, and requests of, the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct ConnectionParams {
     /// Maximum number of concurrent READs and atomics that the sender of the message accepts.
     pub responder_resources: u8,
     /// Maximum number of concurrent READs and atomics that it issues.
@@ -95,7 +95,7 @@ pub struct Request {
     /// The ACK timeout of both ends: 4.096 µs × 2 to this power.
     pub ack_timeout: u8,
     /// Parameters that the sender offers and requests.
-    pub terms: Terms,
+    pub params: ConnectionParams,
     /// A vendor's options.
     pub ece: Ece,
     /// The program's bytes, at most [`REQ_BYTES_MAX`].
@@ -110,7 +110,7 @@ pub struct Reply {
     /// GUID of the listener's channel adapter.
     pub ca_guid: u64,
     /// Parameters that the sender offers and requests.
-    pub terms: Terms,
+    pub params: ConnectionParams,
     /// A vendor's options.
     pub ece: Ece,
     /// The program's bytes, at most [`REP_BYTES_MAX`].
@@ -120,7 +120,7 @@ pub struct Reply {
 /// Message to which a REJ or an MRA refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Answered {
+pub enum RejectedMessage {
     /// A REQ.
     Req = 0,
     /// A REP.
@@ -133,7 +133,7 @@ pub enum Answered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// The rejected message.
-    pub rejected: Answered,
+    pub rejected: RejectedMessage,
     /// Reason of [`crate::cm::reason`].
     pub reason: u16,
     /// The program's bytes, at most [`REJ_BYTES_MAX`].
@@ -185,7 +185,7 @@ pub enum Message {
     /// Announces that the reply to a message will take longer.
     Mra {
         /// The received message.
-        received: Answered,
+        received: RejectedMessage,
         /// Additional time: 4.096 µs × 2 to this power.
         service_timeout: u8,
     },
@@ -197,40 +197,40 @@ pub enum Message {
 
 impl Message {
     /// Clamps the values that exceed their field, and returns the name of one such field.
-    pub(super) fn cut(&mut self) -> Option<&'static str> {
-        let mut cut = Cut(None);
+    pub(super) fn clamp(&mut self) -> Option<&'static str> {
+        let mut clamp = FieldOutOfRange(None);
         match self {
             Self::Req(request) => {
-                cut.queue_pair(&mut request.qp);
-                cut.number("the RNR retry count", &mut request.terms.rnr_retry_count, 0..=7);
+                clamp.queue_pair(&mut request.qp);
+                clamp.number("the RNR retry count", &mut request.params.rnr_retry_count, 0..=7);
                 // 256 to 4096 bytes.
-                cut.number("the MTU", &mut request.mtu, 1..=5);
-                cut.number("the retry count", &mut request.retry_count, 0..=7);
-                cut.number("the ACK timeout", &mut request.ack_timeout, IN_5_BITS);
-                cut.number("the vendor ID", &mut request.ece.vendor_id, IN_24_BITS);
-                cut.bytes(&mut request.private_data, REQ_BYTES_MAX);
+                clamp.number("the MTU", &mut request.mtu, 1..=5);
+                clamp.number("the retry count", &mut request.retry_count, 0..=7);
+                clamp.number("the ACK timeout", &mut request.ack_timeout, IN_5_BITS);
+                clamp.number("the vendor ID", &mut request.ece.vendor_id, IN_24_BITS);
+                clamp.bytes(&mut request.private_data, REQ_BYTES_MAX);
             }
             Self::Rep(reply) => {
-                cut.queue_pair(&mut reply.qp);
-                cut.number("the RNR retry count", &mut reply.terms.rnr_retry_count, 0..=7);
-                cut.number("the vendor ID", &mut reply.ece.vendor_id, IN_24_BITS);
-                cut.bytes(&mut reply.private_data, REP_BYTES_MAX);
+                clamp.queue_pair(&mut reply.qp);
+                clamp.number("the RNR retry count", &mut reply.params.rnr_retry_count, 0..=7);
+                clamp.number("the vendor ID", &mut reply.ece.vendor_id, IN_24_BITS);
+                clamp.bytes(&mut reply.private_data, REP_BYTES_MAX);
             }
-            Self::Rej(rejection) => cut.bytes(&mut rejection.private_data, REJ_BYTES_MAX),
+            Self::Rej(rejection) => clamp.bytes(&mut rejection.private_data, REJ_BYTES_MAX),
             Self::Dreq { remote_qp_num } => {
-                cut.number("the queue pair number", remote_qp_num, IN_24_BITS);
+                clamp.number("the queue pair number", remote_qp_num, IN_24_BITS);
             }
             Self::Mra { service_timeout, .. } => {
-                cut.number("the service timeout", service_timeout, IN_5_BITS);
+                clamp.number("the service timeout", service_timeout, IN_5_BITS);
             }
-            Self::SidrReq(request) => cut.bytes(&mut request.private_data, SIDR_REQ_BYTES_MAX),
+            Self::SidrReq(request) => clamp.bytes(&mut request.private_data, SIDR_REQ_BYTES_MAX),
             Self::SidrRep(reply) => {
-                cut.number("the queue pair number", &mut reply.qp_num, IN_24_BITS);
-                cut.bytes(&mut reply.private_data, SIDR_REP_BYTES_MAX);
+                clamp.number("the queue pair number", &mut reply.qp_num, IN_24_BITS);
+                clamp.bytes(&mut reply.private_data, SIDR_REP_BYTES_MAX);
             }
             Self::Rtu | Self::Drep => {}
         }
-        cut.0
+        clamp.0
     }
 }
 
@@ -238,9 +238,9 @@ const IN_24_BITS: RangeInclusive<u32> = 0..=0x00ff_ffff;
 const IN_5_BITS: RangeInclusive<u8> = 0..=31;
 
 /// Name of a field that was out of range, if there was one.
-struct Cut(Option<&'static str>);
+struct FieldOutOfRange(Option<&'static str>);
 
-impl Cut {
+impl FieldOutOfRange {
     fn number<T: Ord + Copy>(&mut self, name: &'static str, number: &mut T, range: RangeInclusive<T>) {
         if !range.contains(number) {
             *number = (*number).clamp(*range.start(), *range.end());

@@ -9,8 +9,8 @@
 //! - [`CommunicationIds`]: association of messages with a connection;
 //! - [`Exchange`]: retransmission, and detection of duplicates;
 //! - [`Connection`]: effect of each message, call and failure in each state;
-//! - [`Room`], [`RequestRate`]: limits on the number and rate of a host's connection requests; [`host_network`]: the
-//!   addresses that count as one host;
+//! - [`RequestCapacity`], [`RequestRate`]: limits on the number and rate of a host's connection requests;
+//!   [`host_network`]: the addresses that count as one host;
 //! - [`place`]: names of sockets that represent an address and a port.
 
 mod admission;
@@ -22,19 +22,19 @@ mod ip_route;
 mod layout;
 mod mad;
 mod message;
-pub mod place;
 pub mod reason;
 mod request_rate;
+pub mod socket_name;
 mod source;
 
-pub use admission::{Count, Room, first_to_give_way};
+pub use admission::{ConnectionCount, RequestCapacity, request_to_evict};
 pub use connection::{Connection, Event, State, Step, WrongState};
-pub use exchange::{Due, Exchange, Heard};
+pub use exchange::{Exchange, MessageClass, TimerAction};
 pub use ids::CommunicationIds;
 pub use mad::{Mad, Malformed};
 pub use message::{
-    Answered, Ece, IpRoute, Message, PortSpace, QueuePair, Rejection, Reply, Request, ServiceReply,
-    ServiceRequest, Terms,
+    ConnectionParams, Ece, IpRoute, Message, PortSpace, QueuePair, RejectedMessage, Rejection, Reply,
+    Request, ServiceReply, ServiceRequest,
 };
 pub use request_rate::RequestRate;
 pub use source::host_network;

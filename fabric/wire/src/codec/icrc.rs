@@ -37,14 +37,14 @@ pub struct Flow {
 /// The bytes that the CRC covers before a datagram's own data: eight bytes of ones, the IP header, the UDP header, the
 /// BTH. Datagrams of one flow and one length differ only in the identification and the BTH.
 #[derive(Clone, Copy, Debug)]
-pub struct Covered {
+pub struct IcrcInput {
     bytes: [u8; 8 + IPV6_BYTES + UDP_BYTES + BTH_BYTES],
     len_bytes: usize,
     is_v4: bool,
     datagram_bytes: usize,
 }
 
-impl Covered {
+impl IcrcInput {
     fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.len_bytes..][..bytes.len()].copy_from_slice(bytes);
         self.len_bytes += bytes.len();
@@ -133,17 +133,17 @@ impl Covered {
         }
         // Number of covered bytes after the identification.
         let behind = 8 + IPV4_BYTES + UDP_BYTES + datagram.len() - ICRC_BYTES - IDENTIFICATION_AT - 2;
-        let [high, low] = explains(difference, behind).filter(|_| self.is_v4)?;
+        let [high, low] = preceding_difference(difference, behind).filter(|_| self.is_v4)?;
         Some([expected[0] ^ high, expected[1] ^ low])
     }
 }
 
-/// Like [`Covered::seal`], with the identification 0.
+/// Like [`IcrcInput::seal`], with the identification 0.
 pub fn seal(flow: &Flow, datagram: &mut [u8]) {
-    Covered::new(flow, datagram.len()).seal(0, datagram);
+    IcrcInput::new(flow, datagram.len()).seal(0, datagram);
 }
 
-/// Like [`Covered::is_sound`].
+/// Like [`IcrcInput::is_sound`].
 #[must_use]
 pub fn is_sound(flow: &Flow, datagram: &[u8]) -> bool {
     identification(flow, datagram).is_some()
@@ -152,13 +152,13 @@ pub fn is_sound(flow: &Flow, datagram: &[u8]) -> bool {
 /// Returns the IPv4 identification for which the CRC of a datagram is correct, 0 for IPv6; `None` if the CRC is wrong.
 #[must_use]
 pub fn identification(flow: &Flow, datagram: &[u8]) -> Option<[u8; 2]> {
-    Covered::new(flow, datagram.len()).identification(0, datagram)
+    IcrcInput::new(flow, datagram.len()).identification(0, datagram)
 }
 
 /// Returns the XOR of the two bytes that, followed by `behind` equal bytes, explains this difference of CRCs. The CRC
 /// register is stepped back over the bytes after them, then over the two bytes. They explain the difference if only
 /// their own 16 bits remain.
-pub(super) fn explains(difference: u32, behind: usize) -> Option<[u8; 2]> {
+pub(super) fn preceding_difference(difference: u32, behind: usize) -> Option<[u8; 2]> {
     let after_identification = multiply(difference, inverse_of_bytes(behind));
     let before_identification = (0..16).fold(after_identification, |state, _| step_back(state));
     let [first, second, 0, 0] = before_identification.to_le_bytes() else { return None };

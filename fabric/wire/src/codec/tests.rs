@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use farcall_verbs::{QpType, RnrTimer};
 use proptest::prelude::*;
 
-use super::icrc::{Covered, Flow, identification, is_sound, seal};
+use super::icrc::{Flow, IcrcInput, identification, is_sound, seal};
 use super::*;
 use crate::packet::{Aeth, AtomicEth, AtomicOp, Deth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 use crate::psn::Psn;
@@ -77,7 +77,7 @@ fn another_address_or_port_makes_another_crc() {
 }
 
 #[test]
-fn every_identification_is_explained() {
+fn finds_every_ipv4_identification() {
     // Compute the CRC as a sender with that identification does: over the two bytes at their offset.
     for id in [0_u16, 1, 0x8000, 0x1234, 0xFFFF, 0x0478] {
         for behind in [40, 56, 57, 4200] {
@@ -88,9 +88,9 @@ fn every_identification_is_explained() {
                 crc.finalize()
             };
             let difference = crc(id.to_be_bytes()) ^ crc([0, 0]);
-            let found = super::icrc::explains(difference, behind);
+            let found = super::icrc::preceding_difference(difference, behind);
             assert_eq!(found, Some(id.to_be_bytes()), "{id:#x}, {behind} bytes behind");
-            assert_eq!(super::icrc::explains(difference ^ 0x10, behind), None);
+            assert_eq!(super::icrc::preceding_difference(difference ^ 0x10, behind), None);
         }
     }
 }
@@ -102,7 +102,7 @@ fn an_identification_is_found_whichever_was_expected() {
     {
         for id in [0_u16, 1, 63, 0x1234] {
             let mut datagram = UC_SEND;
-            let mut covered = Covered::new(&flow, datagram.len());
+            let mut covered = IcrcInput::new(&flow, datagram.len());
             covered.seal(id, &mut datagram);
             let told = if is_v4 { id } else { 0 };
             assert_eq!(identification(&flow, &datagram), Some(told.to_be_bytes()), "{id}");
@@ -112,7 +112,7 @@ fn an_identification_is_found_whichever_was_expected() {
                 assert!(covered.is_sound(expected, &datagram), "{id}, expected {expected}");
                 assert!(!covered.is_sound(expected, &turned), "{id}, expected {expected}");
             }
-            let mut longer = Covered::new(&flow, datagram.len() + 4);
+            let mut longer = IcrcInput::new(&flow, datagram.len() + 4);
             longer.seal(id, &mut turned);
             assert!(!longer.is_sound(id, &turned) && turned[20] == datagram[20] ^ 4, "of another length");
         }
@@ -174,7 +174,7 @@ fn operation() -> impl Strategy<Value = (QpType, Operation)> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_decodes_to_itself(
+    fn decodes_what_it_encodes(
         (transport, operation) in operation(),
         (solicited, ack_req) in any::<(bool, bool)>(),
         dest_qpn in 0..1_u32 << 24,

@@ -12,7 +12,7 @@ use crate::psn::Psn;
 use crate::rate_control::RateControl;
 
 /// Minimum interval between two notifications of a queue pair's peer: N of DCQCN (section 5.2).
-const NOTIFICATION_NS: u64 = 50_000;
+const CNP_INTERVAL_NS: u64 = 50_000;
 /// Timers expire late. At most this time's worth of packets is sent in addition to make up for it.
 const LATE_NS: u64 = 100_000;
 /// Length that counts for a packet in addition to its payload: approximately Ethernet, IP, UDP, BTH and CRC.
@@ -22,7 +22,7 @@ const HEADERS_BYTES: u64 = 64;
 #[derive(Default)]
 pub(super) struct Congestion {
     /// Earliest time of the next notification of the peer.
-    tells_from_ns: u64,
+    next_cnp_ns: u64,
     pace: Option<Pace>,
 }
 
@@ -45,14 +45,14 @@ impl Congestion {
     }
 
     /// Records that the time of the next packet has come.
-    pub(super) fn wait_is_over(&mut self) {
+    pub(super) fn end_wait(&mut self) {
         if let Some(pace) = &mut self.pace {
             pace.is_waiting = false;
         }
     }
 
     /// Ends the pacing, for a new connection. The interval of notifications is not shortened by this.
-    pub(super) fn forget_pace(&mut self) {
+    pub(super) fn reset_pace(&mut self) {
         self.pace = None;
     }
 }
@@ -67,9 +67,9 @@ impl<S, R> Qp<S, R> {
             return;
         }
         let now_ns = adapter.now_ns();
-        if now_ns >= self.congestion.tells_from_ns {
-            self.congestion.tells_from_ns = now_ns + NOTIFICATION_NS;
-            adapter.event(Event::CongestionTold);
+        if now_ns >= self.congestion.next_cnp_ns {
+            self.congestion.next_cnp_ns = now_ns + CNP_INTERVAL_NS;
+            adapter.event(Event::CnpSent);
             self.send_empty(adapter, Psn::default(), Operation::CongestionNotification);
         }
     }
@@ -79,7 +79,7 @@ impl<S, R> Qp<S, R> {
         if self.config.transport == QpType::Ud || !self.state.responds() {
             return;
         }
-        adapter.event(Event::CongestionNotified);
+        adapter.event(Event::CnpReceived);
         let now_ns = adapter.now_ns();
         let new = || Pace { control: (self.config.rate_control)(now_ns), next_ns: now_ns, is_waiting: false };
         self.congestion.pace.get_or_insert_with(new).control.notified(now_ns);

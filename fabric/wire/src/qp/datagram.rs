@@ -4,7 +4,7 @@ use farcall_verbs::{Wc, WcFlags, WcOpcode, WcStatus};
 
 use super::Qp;
 use super::replies::Received;
-use crate::adapter::{Accessed, Adapter, GRH_BYTES, Place};
+use crate::adapter::{AccessOutcome, Adapter, GRH_BYTES, PlacementTarget};
 use crate::packet::Deth;
 
 impl<S, R> Qp<S, R> {
@@ -24,8 +24,8 @@ impl<S, R> Qp<S, R> {
         // A datagram that is too long consumes no receive.
         let Some((receive, _)) = adapter.take_receive(len_bytes) else { return };
         let token = self.responder.next_token();
-        let accessed = adapter.place(token, Place::Datagram(&receive), payload);
-        if accessed == Accessed::Refused {
+        let accessed = adapter.place(token, PlacementTarget::Datagram(&receive), payload);
+        if accessed == AccessOutcome::Denied {
             self.fail_receive(adapter, receive, WcStatus::LOC_PROT_ERR);
             return;
         }

@@ -32,7 +32,7 @@ impl<S, R> Qp<S, R> {
         {
             return Fit::Unrelated;
         }
-        if packet.operation.is_answer() {
+        if packet.operation.is_response() {
             // The packet that was sent last, and the one that was before the requester went back.
             let newest = [self.sends.next_to_send().previous(), self.sends.next_psn.previous()];
             return match self.runs() && self.sends.is_in_flight(psn) {

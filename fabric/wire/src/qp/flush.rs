@@ -15,11 +15,11 @@ impl<S, R> Qp<S, R> {
         {
             self.sends.unacknowledged = begun.last().plus(1);
         }
-        self.tell_sent(adapter, queued, status);
-        self.tell_if_drained(adapter);
+        self.report_sent(adapter, queued, status);
+        self.notify_if_drained(adapter);
     }
 
-    fn tell_sent(&self, adapter: &mut impl Adapter<S, R>, queued: Queued<S>, status: WcStatus) {
+    fn report_sent(&self, adapter: &mut impl Adapter<S, R>, queued: Queued<S>, status: WcStatus) {
         let request = &queued.request;
         let mut wc = Wc::ended(0, self.config.qpn, request.opcode(), status);
         if status.is_success() && request.returns_data() {
@@ -43,7 +43,7 @@ impl<S, R> Qp<S, R> {
 
     pub(super) fn flush_sends(&mut self, adapter: &mut impl Adapter<S, R>) {
         while let Some(queued) = self.sends.pop() {
-            self.tell_sent(adapter, queued, WcStatus::WR_FLUSH_ERR);
+            self.report_sent(adapter, queued, WcStatus::WR_FLUSH_ERR);
         }
     }
 
@@ -74,8 +74,8 @@ impl<S, R> Qp<S, R> {
         self.stop_timers(adapter);
         self.settings = Settings::NONE;
         self.sends = super::SendQueue::default();
-        self.congestion.forget_pace();
-        self.window.forget();
+        self.congestion.reset_pace();
+        self.window.reset();
         self.responder.reset();
     }
 }

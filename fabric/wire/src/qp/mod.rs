@@ -1,11 +1,10 @@
 //! A queue pair: its settings, its state, and the handling of received packets.
 //!
 //! [`requester`] cuts a send request into packets. [`responder`] checks them in their order and places the payload.
-//! [`replies`] then performs the following steps in order (completions, READs, atomics, acknowledgements). [`answers`]
-//! handles the responses at the requester, and [`timers`] their absence. [`congestion`] notifies the peer of congestion
-//! and paces the queue pair. [`flush`] ends all requests.
+//! [`replies`] then performs the following steps in order (completions, READs, atomics, acknowledgements).
+//! [`responses`] handles the responses at the requester, and [`timers`] their absence. [`congestion`] notifies the peer
+//! of congestion and paces the queue pair. [`flush`] ends all requests.
 
-mod answers;
 mod congestion;
 mod datagram;
 mod fit;
@@ -14,6 +13,7 @@ mod repeats;
 mod replies;
 mod requester;
 mod responder;
+mod responses;
 mod send_queue;
 mod timers;
 mod window;
@@ -108,7 +108,7 @@ pub struct Qp<S, R> {
     state: QpState,
     settings: Settings,
     /// Whether the program receives an event when the send queue has drained.
-    tells_drained: bool,
+    notifies_drained: bool,
     sends: SendQueue<S>,
     timers: Timers,
     congestion: Congestion,
@@ -124,7 +124,7 @@ impl<S, R> Qp<S, R> {
             config,
             state: QpState::Reset,
             settings: Settings::NONE,
-            tells_drained: false,
+            notifies_drained: false,
             sends: SendQueue::default(),
             timers: Timers::default(),
             congestion: Congestion::default(),
@@ -178,10 +178,10 @@ impl<S, R> Qp<S, R> {
                 self.set_state(adapter, to);
             }
             QpState::Sqd => {
-                self.tells_drained = attr.en_sqd_async_notify.unwrap_or(false);
+                self.notifies_drained = attr.en_sqd_async_notify.unwrap_or(false);
                 if from != QpState::Sqd {
                     self.set_state(adapter, to);
-                    self.tell_if_drained(adapter);
+                    self.notify_if_drained(adapter);
                 }
             }
             QpState::Sqe => {}
@@ -202,8 +202,8 @@ impl<S, R> Qp<S, R> {
             self.datagram_arrived(adapter, deth, (imm_be, packet.solicited), payload);
         } else if self.config.transport == QpType::Ud {
             // UD queue pairs handle datagrams only.
-        } else if packet.operation.is_answer() {
-            self.answered(adapter, packet, payload);
+        } else if packet.operation.is_response() {
+            self.handle_response(adapter, packet, payload);
         } else if self.state.responds() {
             self.requested(adapter, packet, payload);
         } else if self.state == QpState::Err {
@@ -226,8 +226,8 @@ impl<S, R> Qp<S, R> {
     }
 
     /// Raises the event if a draining send queue is empty.
-    fn tell_if_drained(&mut self, adapter: &mut impl Adapter<S, R>) {
-        if self.state == QpState::Sqd && !self.sends.waits() && std::mem::take(&mut self.tells_drained) {
+    fn notify_if_drained(&mut self, adapter: &mut impl Adapter<S, R>) {
+        if self.state == QpState::Sqd && !self.sends.waits() && std::mem::take(&mut self.notifies_drained) {
             adapter.event(Event::Async(AsyncEventKind::SqDrained));
         }
     }

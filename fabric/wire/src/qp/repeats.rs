@@ -7,7 +7,7 @@ use crate::TokenBucket;
 /// packets of any peer, and a small part of 2^24.
 const BEHIND_MAX: u32 = 1 << 15;
 /// Maximum number of acknowledgements of repeated requests in a burst.
-const AT_ONCE_MAX: u32 = 64;
+const BURST_MAX: u32 = 64;
 /// Interval after which another acknowledgement is permitted.
 const INTERVAL_NS: u64 = 100_000;
 
@@ -15,7 +15,7 @@ const INTERVAL_NS: u64 = 100_000;
 pub(super) struct Repeats {
     /// Number of accepted sequence numbers, up to [`BEHIND_MAX`]: only these can be repeated.
     accepted: u32,
-    acknowledgements: TokenBucket<AT_ONCE_MAX, INTERVAL_NS>,
+    acknowledgements: TokenBucket<BURST_MAX, INTERVAL_NS>,
 }
 
 impl Default for Repeats {

@@ -4,7 +4,7 @@ use farcall_verbs::{AsyncEventKind, QpType, Wc, WcStatus};
 
 use super::Qp;
 use super::responder::{Executed, Receive};
-use crate::adapter::{Accessed, Adapter, Event, Payload, Refused, Token};
+use crate::adapter::{AccessDenied, AccessOutcome, Adapter, Event, Payload, Token};
 use crate::packet::{Aeth, AtomicEth, Nak, Operation, Reth, Segment, Syndrome};
 use crate::psn::Psn;
 
@@ -53,7 +53,7 @@ pub(super) enum Reply<R> {
 }
 
 /// A reply in its queue.
-pub(super) struct Waiting<R> {
+pub(super) struct QueuedReply<R> {
     /// The last access that must have ended before this reply.
     after: Token,
     psn: Psn,
@@ -61,7 +61,7 @@ pub(super) struct Waiting<R> {
     reply: Reply<R>,
 }
 
-impl<R> Waiting<R> {
+impl<R> QueuedReply<R> {
     /// Returns whether it is a READ or atomic that occupies responder resources.
     pub(super) fn takes_resource(&self) -> bool {
         matches!(
@@ -94,7 +94,7 @@ pub enum Responded {
     /// ready.
     Nothing,
     /// A request was responded to, or ended without a response; there may be more to do.
-    Answered,
+    Done,
     /// One data packet of a READ was sent; more follow.
     ReadContinues,
 }
@@ -103,18 +103,18 @@ impl<S, R> Qp<S, R> {
     /// Queues a reply after all accesses that have begun.
     pub(super) fn reply(&mut self, psn: Psn, reply: Reply<R>) {
         let (after, msn) = (self.responder.last_token(), self.responder.msn);
-        self.responder.replies.push_back(Waiting { after, psn, msn, reply });
+        self.responder.replies.push_back(QueuedReply { after, psn, msn, reply });
     }
 
     /// Records the outcome of a pending access; for an atomic, the old value. Tokens of accesses that an error or reset
     /// has ended are ignored. The caller should call [`Qp::respond`] afterwards.
-    pub fn accessed(&mut self, token: Token, outcome: Result<u64, Refused>) {
+    pub fn accessed(&mut self, token: Token, outcome: Result<u64, AccessDenied>) {
         let responder = &mut self.responder;
         let Some(at) = responder.pending.iter().position(|pending| *pending == token) else { return };
         responder.pending.remove(at);
         match outcome {
-            Ok(old) => self.keep_value(token, old),
-            Err(Refused) => {
+            Ok(old) => self.store_old_value(token, old),
+            Err(AccessDenied) => {
                 let repeated = responder.replies.iter_mut().find(|waiting| waiting.is_repeated_read(token));
                 match repeated {
                     Some(read) => read.reply = Reply::RepeatedReadRefused,
@@ -128,7 +128,7 @@ impl<S, R> Qp<S, R> {
     }
 
     /// Stores the old value of an atomic, for its response and for repeated requests.
-    fn keep_value(&mut self, token: Token, found: u64) {
+    fn store_old_value(&mut self, token: Token, found: u64) {
         for known in &mut self.responder.executed {
             if let Executed::Atomic { token: of, old, .. } = known
                 && *of == token
@@ -148,12 +148,12 @@ impl<S, R> Qp<S, R> {
         if matches!(first.reply, Reply::Read { .. }) && !self.is_due(adapter) {
             return Responded::Nothing;
         }
-        let Some(Waiting { after, psn, msn, reply }) = self.responder.replies.pop_front() else {
+        let Some(QueuedReply { after, psn, msn, reply }) = self.responder.replies.pop_front() else {
             return Responded::Nothing;
         };
         if is_refused {
-            self.fail_request(adapter, psn, refused_late(reply));
-            return Responded::Answered;
+            self.fail_request(adapter, psn, late_denial(reply));
+            return Responded::Done;
         }
         let acknowledge = |syndrome| Operation::Acknowledge(Aeth { syndrome, msn });
         match reply {
@@ -162,7 +162,7 @@ impl<S, R> Qp<S, R> {
                     adapter.received(receive, wc, is_solicited);
                 }
                 // One acknowledgement for all requests received so far (IBA 9.7.5.1.2).
-                if is_acknowledged && !self.is_next_acknowledged() {
+                if is_acknowledged && !self.is_next_ack() {
                     self.send_empty(adapter, psn, acknowledge(Syndrome::Ack));
                 }
             }
@@ -170,7 +170,7 @@ impl<S, R> Qp<S, R> {
                 let is_sent = self.send_read_packet(adapter, psn, msn, (target, sent, packets));
                 if is_sent && sent + 1 < packets {
                     let reply = Reply::Read { target, sent: sent + 1, packets, is_repeated };
-                    self.responder.replies.push_front(Waiting { after, psn, msn, reply });
+                    self.responder.replies.push_front(QueuedReply { after, psn, msn, reply });
                     return Responded::ReadContinues;
                 }
                 let at = psn.plus(sent);
@@ -184,7 +184,7 @@ impl<S, R> Qp<S, R> {
                 self.send_empty(adapter, psn, acknowledge(Syndrome::Nak(Nak::RemoteAccess)));
             }
             Reply::Atomic(target) => self.execute_atomic(adapter, psn, msn, &target),
-            Reply::AtomicAnswer { .. } => self.answer_atomic(adapter, psn, msn),
+            Reply::AtomicAnswer { .. } => self.respond_to_atomic(adapter, psn, msn),
             Reply::SequenceNak => {
                 self.send_empty(adapter, psn, acknowledge(Syndrome::Nak(Nak::PsnSequence)));
             }
@@ -193,11 +193,11 @@ impl<S, R> Qp<S, R> {
             }
             Reply::Fail(failure) => self.fail_request(adapter, psn, failure),
         }
-        Responded::Answered
+        Responded::Done
     }
 
     /// Returns whether the next reply is an acknowledgement too, and can be sent without waiting.
-    fn is_next_acknowledged(&self) -> bool {
+    fn is_next_ack(&self) -> bool {
         let responder = &self.responder;
         responder.replies.front().is_some_and(|next| {
             matches!(next.reply, Reply::Done { is_acknowledged: true, .. })
@@ -234,21 +234,21 @@ impl<S, R> Qp<S, R> {
         });
         let Some(token) = token else { return };
         match adapter.atomic(token, target) {
-            Accessed::Done(old) => {
-                self.keep_value(token, old);
-                self.answer_atomic(adapter, psn, msn);
+            AccessOutcome::Done(old) => {
+                self.store_old_value(token, old);
+                self.respond_to_atomic(adapter, psn, msn);
             }
-            Accessed::Refused => self.fail_request(adapter, psn, Failure::of_request(Nak::RemoteAccess)),
-            Accessed::Pending => {
+            AccessOutcome::Denied => self.fail_request(adapter, psn, Failure::of_request(Nak::RemoteAccess)),
+            AccessOutcome::Pending => {
                 // Accesses that began before it have ended, so it is the first of those in progress.
                 self.responder.pending.push_front(token);
                 let reply = Reply::AtomicAnswer { is_repeated: false };
-                self.responder.replies.push_front(Waiting { after: token, psn, msn, reply });
+                self.responder.replies.push_front(QueuedReply { after: token, psn, msn, reply });
             }
         }
     }
 
-    fn answer_atomic(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, msn: u32) {
+    fn respond_to_atomic(&mut self, adapter: &mut impl Adapter<S, R>, psn: Psn, msn: u32) {
         let old = self.responder.executed.iter().find_map(|known| match known {
             Executed::Atomic { psn: of, old, .. } if *of == psn => *old,
             _ => None,
@@ -263,11 +263,11 @@ impl<S, R> Qp<S, R> {
     pub(super) fn received_after(
         &mut self,
         adapter: &mut impl Adapter<S, R>,
-        accessed: Accessed,
+        accessed: AccessOutcome,
         token: Token,
         received: Received<R>,
     ) {
-        if accessed == Accessed::Pending {
+        if accessed == AccessOutcome::Pending {
             self.responder.pending.push_back(token);
         } else if self.responder.replies.is_empty() {
             adapter.received(received.receive, received.wc, received.is_solicited);
@@ -301,7 +301,7 @@ impl<S, R> Qp<S, R> {
 }
 
 /// Returns the failure of a reply whose access was refused after it had begun.
-fn refused_late<R>(reply: Reply<R>) -> Failure<R> {
+fn late_denial<R>(reply: Reply<R>) -> Failure<R> {
     match reply {
         Reply::Done { received: Some(received), .. } => {
             Failure::of_receive(Nak::RemoteOperation, (received.receive, 0), WcStatus::LOC_PROT_ERR)

@@ -3,32 +3,32 @@
 use farcall_verbs::{Access, QpState, QpType, WcStatus};
 
 use super::Qp;
-use super::send_queue::{Begun, SendRequest, Work};
+use super::send_queue::{ActiveRequest, SendRequest, Work};
 use crate::adapter::{Adapter, Payload};
 use crate::packet::{Deth, Operation, Packet, Reth, Segment};
 
 /// State of the next packet.
-enum Turn {
+enum NextPacket {
     /// Nothing can be sent.
     Wait,
     /// The next request cannot be executed at this end.
     Fail(WcStatus),
     /// A packet of a request that has begun.
-    Packet(Begun),
+    Packet(ActiveRequest),
 }
 
 /// A packet after which this number of packets has requested no acknowledgement requests one.
 const PACKETS_PER_ACK: u32 = 16;
 
 impl<S, R> Qp<S, R> {
-    /// Queues a send request that was checked at posting. The caller must call [`Qp::ring`] afterwards.
+    /// Queues a send request that was checked at posting. The caller must call [`Qp::doorbell`] afterwards.
     pub fn post_send(&mut self, request: SendRequest, posted: S) {
         self.sends.push(request, posted);
     }
 
     /// Handles posted send requests: in an error state they are flushed. Returns whether the caller should call
     /// [`Qp::transmit`].
-    pub fn ring(&mut self, adapter: &mut impl Adapter<S, R>) -> bool {
+    pub fn doorbell(&mut self, adapter: &mut impl Adapter<S, R>) -> bool {
         let is_flushed = self.state.accepts_sends() && !self.runs();
         if is_flushed {
             self.flush_sends(adapter);
@@ -42,11 +42,11 @@ impl<S, R> Qp<S, R> {
         if !self.runs() || self.timers.is_rnr_waiting() {
             return false;
         }
-        let is_last = match self.turn(adapter) {
-            Turn::Wait => return false,
-            Turn::Fail(status) => return self.fail_here(adapter, status),
-            Turn::Packet(_) if !self.is_due(adapter) => return false,
-            Turn::Packet(begun) => match self.transmit_packet(adapter, begun) {
+        let is_last = match self.next_packet(adapter) {
+            NextPacket::Wait => return false,
+            NextPacket::Fail(status) => return self.fail_locally(adapter, status),
+            NextPacket::Packet(_) if !self.is_due(adapter) => return false,
+            NextPacket::Packet(begun) => match self.transmit_packet(adapter, begun) {
                 Some(next) => {
                     if self.congestion.is_paced() {
                         self.count_sent(adapter, self.payload_bytes());
@@ -54,7 +54,7 @@ impl<S, R> Qp<S, R> {
                     self.sends.packet = next;
                     next >= begun.packets
                 }
-                None => return self.fail_here(adapter, WcStatus::LOC_PROT_ERR),
+                None => return self.fail_locally(adapter, WcStatus::LOC_PROT_ERR),
             },
         };
         if is_last {
@@ -74,23 +74,23 @@ impl<S, R> Qp<S, R> {
         true
     }
 
-    fn turn(&mut self, adapter: &impl Adapter<S, R>) -> Turn {
-        let Some(queued) = self.sends.queue.get(self.sends.at) else { return Turn::Wait };
+    fn next_packet(&mut self, adapter: &impl Adapter<S, R>) -> NextPacket {
+        let Some(queued) = self.sends.queue.get(self.sends.at) else { return NextPacket::Wait };
         if queued.failed.is_some() {
-            return Turn::Wait;
+            return NextPacket::Wait;
         }
         let is_read = matches!(queued.request.work, Work::Read(_));
         let begun = match queued.begun {
             Some(begun) => begun,
-            None if !self.may_begin(&queued.request) => return Turn::Wait,
+            None if !self.may_begin(&queued.request) => return NextPacket::Wait,
             None => match self.local_failure(adapter, &queued.request, &queued.posted) {
-                Some(status) => return Turn::Fail(status),
+                Some(status) => return NextPacket::Fail(status),
                 None => self.sends.begin(u64::from(self.settings.mtu.bytes())),
             },
         };
         let must_wait =
             (is_read && self.waits_for_data(begun)) || self.is_window_full(begun.psn.plus(self.sends.packet));
-        if must_wait { Turn::Wait } else { Turn::Packet(begun) }
+        if must_wait { NextPacket::Wait } else { NextPacket::Packet(begun) }
     }
 
     fn may_begin(&self, request: &SendRequest) -> bool {
@@ -106,9 +106,9 @@ impl<S, R> Qp<S, R> {
 
     /// Returns whether the next part of a long READ must wait: with it more data than the window would be in flight, or
     /// the peer accepts no further READs.
-    fn waits_for_data(&self, begun: Begun) -> bool {
+    fn waits_for_data(&self, begun: ActiveRequest) -> bool {
         let part_packets = self.config.read_packets_max;
-        let left = self.sends.packet.saturating_sub(begun.answers);
+        let left = self.sends.packet.saturating_sub(begun.responses);
         let reads = || self.sends.reads_in_flight(part_packets);
         let would_be_too_much = || self.window.is_full(left.saturating_add(part_packets - 1));
         left > 0 && (would_be_too_much() || reads() >= usize::from(self.settings.max_rd_atomic))
@@ -159,7 +159,7 @@ impl<S, R> Qp<S, R> {
 
     /// Sends the next packet; its payload is gathered now. Returns the index of the following packet of its request,
     /// for a READ that of the next response to request. Returns `None` if the payload must not be read.
-    fn transmit_packet(&self, adapter: &mut impl Adapter<S, R>, begun: Begun) -> Option<u32> {
+    fn transmit_packet(&self, adapter: &mut impl Adapter<S, R>, begun: ActiveRequest) -> Option<u32> {
         let queued = &self.sends.queue[self.sends.at];
         let (request, send, mtu_bytes) = (&queued.request, &queued.posted, self.mtu_bytes());
         let index = self.sends.packet;
@@ -187,7 +187,7 @@ impl<S, R> Qp<S, R> {
             }
             Work::Read(reth) => {
                 // Data that has arrived is not requested again.
-                let first = index.max(begun.answers);
+                let first = index.max(begun.responses);
                 let done = u64::from(first) * mtu_bytes;
                 // The boundaries of parts are fixed: a responder repeats no more than was requested at once.
                 let part_packets = self.config.read_packets_max;
@@ -213,7 +213,7 @@ impl<S, R> Qp<S, R> {
     }
 
     /// Fails the next request, which cannot be executed at this end.
-    fn fail_here(&mut self, adapter: &mut impl Adapter<S, R>, status: WcStatus) -> bool {
+    fn fail_locally(&mut self, adapter: &mut impl Adapter<S, R>, status: WcStatus) -> bool {
         self.sends.queue[self.sends.at].failed = Some(status);
         self.fail_if_first(adapter);
         false

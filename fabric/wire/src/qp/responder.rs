@@ -6,8 +6,8 @@ use farcall_verbs::{Access, AsyncEventKind, QpState, QpType, Wc, WcFlags, WcOpco
 
 use super::Qp;
 use super::repeats::Repeats;
-use super::replies::{Failure, Received, Reply, Waiting};
-use crate::adapter::{Accessed, Adapter, Event, Place, Token};
+use super::replies::{Failure, QueuedReply, Received, Reply};
+use crate::adapter::{AccessOutcome, Adapter, Event, PlacementTarget, Token};
 use crate::packet::{Aeth, AtomicEth, Nak, Operation, Packet, Reth, Segment, Syndrome};
 use crate::psn::Psn;
 
@@ -37,14 +37,14 @@ pub(super) struct Responder<R> {
     /// Number of accepted messages, 24 bits.
     pub(super) msn: u32,
     /// A missing packet was reported; it is not reported again until it arrives.
-    has_told_gap: bool,
+    has_reported_gap: bool,
     incoming: Option<Incoming<R>>,
     /// A receive begun for an unreliable message that lost a packet; the queue pair's next message uses it. It is not
     /// returned to a shared receive queue, because payload of the void message may still be being placed into it.
     void_receive: Option<Receive<R>>,
     /// An unreliable message lost a packet: the rest of it is dropped.
     skips: bool,
-    pub(super) replies: VecDeque<Waiting<R>>,
+    pub(super) replies: VecDeque<QueuedReply<R>>,
     pub(super) executed: VecDeque<Executed>,
     last_token: Token,
     /// Accesses in progress, in the order in which they began.
@@ -64,7 +64,7 @@ impl<R> Default for Responder<R> {
             expected: Psn::default(),
             repeats: Repeats::default(),
             msn: 0,
-            has_told_gap: false,
+            has_reported_gap: false,
             incoming: None,
             void_receive: None,
             skips: false,
@@ -94,7 +94,7 @@ impl<R> Responder<R> {
     fn expect(&mut self, psn: Psn) {
         self.repeats.accept(psn.distance_from(self.expected));
         self.expected = psn;
-        self.has_told_gap = false;
+        self.has_reported_gap = false;
     }
 
     pub(super) fn next_token(&mut self) -> Token {
@@ -113,7 +113,7 @@ impl<R> Responder<R> {
 
     /// Abandons all requests in progress. Returns the receives consumed for them, oldest first.
     pub(super) fn abandon(&mut self) -> Vec<R> {
-        let mut receives: Vec<R> = self.replies.drain(..).filter_map(Waiting::into_receive).collect();
+        let mut receives: Vec<R> = self.replies.drain(..).filter_map(QueuedReply::into_receive).collect();
         receives.extend(self.void_receive.take().map(|(receive, _)| receive));
         if let Some(Incoming::Send((receive, _), _)) = self.incoming.take() {
             receives.push(receive);
@@ -151,7 +151,7 @@ impl<S, R> Qp<S, R> {
             self.repeated(adapter, packet);
         } else if psn != expected {
             adapter.event(Event::OutOfSequence(psn));
-            if !std::mem::replace(&mut self.responder.has_told_gap, true) {
+            if !std::mem::replace(&mut self.responder.has_reported_gap, true) {
                 self.reply(expected, Reply::SequenceNak);
             }
         } else {
@@ -177,10 +177,12 @@ impl<S, R> Qp<S, R> {
             payload,
         };
         let result = match packet.operation {
-            Operation::Send(segment, imm_be) => self.send_came(adapter, part(segment, imm_be)),
-            Operation::Write(segment, reth, imm_be) => self.write_came(adapter, part(segment, imm_be), reth),
-            Operation::ReadRequest(reth) => self.read_came(adapter, packet.psn, reth),
-            Operation::AtomicRequest(eth) => self.atomic_came(adapter, packet.psn, eth),
+            Operation::Send(segment, imm_be) => self.handle_send(adapter, part(segment, imm_be)),
+            Operation::Write(segment, reth, imm_be) => {
+                self.handle_write(adapter, part(segment, imm_be), reth)
+            }
+            Operation::ReadRequest(reth) => self.handle_read(adapter, packet.psn, reth),
+            Operation::AtomicRequest(eth) => self.handle_atomic(adapter, packet.psn, eth),
             // Opcode not supported (IBA 9.7.4.1.4).
             Operation::NotOffered(_) => Err(Failure::of_request(Nak::InvalidRequest)),
             _ => Ok(()),
@@ -227,23 +229,23 @@ impl<S, R> Qp<S, R> {
         self.responder.void_receive.take().or_else(|| adapter.take_receive(0))
     }
 
-    fn send_came(&mut self, adapter: &mut impl Adapter<S, R>, part: Part<'_>) -> Result<(), Failure<R>> {
+    fn handle_send(&mut self, adapter: &mut impl Adapter<S, R>, part: Part<'_>) -> Result<(), Failure<R>> {
         if !self.fits_message(&part) {
             return Err(Failure::of_request(Nak::InvalidRequest));
         }
-        let (receive, came) = match self.responder.incoming.take() {
-            Some(Incoming::Send(receive, came)) => (receive, came),
+        let (receive, received_bytes) = match self.responder.incoming.take() {
+            Some(Incoming::Send(receive, received_bytes)) => (receive, received_bytes),
             Some(Incoming::Write(..)) => return Err(Failure::of_request(Nak::InvalidRequest)),
             None => match self.next_receive(adapter) {
                 Some(receive) => (receive, 0),
-                None => return self.nothing_posted(part.psn),
+                None => return self.handle_missing_receive(part.psn),
             },
         };
-        let len_bytes = came + part.payload.len() as u64;
+        let len_bytes = received_bytes + part.payload.len() as u64;
         if len_bytes > receive.1 {
             return Err(Failure::of_receive(Nak::InvalidRequest, receive, WcStatus::LOC_LEN_ERR));
         }
-        if !self.place(adapter, Place::Receive(&receive.0, came), part.payload) {
+        if !self.place(adapter, PlacementTarget::Receive(&receive.0, received_bytes), part.payload) {
             return Err(Failure::of_receive(Nak::RemoteOperation, receive, WcStatus::LOC_PROT_ERR));
         }
         let received = if part.segment.is_last() {
@@ -256,7 +258,7 @@ impl<S, R> Qp<S, R> {
         Ok(())
     }
 
-    fn write_came(
+    fn handle_write(
         &mut self,
         adapter: &mut impl Adapter<S, R>,
         part: Part<'_>,
@@ -265,14 +267,14 @@ impl<S, R> Qp<S, R> {
         if !self.fits_message(&part) {
             return Err(Failure::of_request(Nak::InvalidRequest));
         }
-        let (target, came) = match self.responder.incoming.take() {
-            Some(Incoming::Write(target, came)) => (target, came),
+        let (target, received_bytes) = match self.responder.incoming.take() {
+            Some(Incoming::Write(target, received_bytes)) => (target, received_bytes),
             Some(Incoming::Send(receive, _)) => {
                 return Err(Failure::of_receive(Nak::InvalidRequest, receive, WcStatus::WR_FLUSH_ERR));
             }
             None => (reth.ok_or(Failure::of_request(Nak::InvalidRequest))?, 0),
         };
-        let len_bytes = came + part.payload.len() as u64;
+        let len_bytes = received_bytes + part.payload.len() as u64;
         let whole_bytes = u64::from(target.len_bytes);
         let is_too_long = len_bytes > whole_bytes || whole_bytes > self.config.message_bytes_max;
         let ends_early = part.segment.is_last() && len_bytes != whole_bytes;
@@ -281,21 +283,27 @@ impl<S, R> Qp<S, R> {
         }
         // Without payload the key is not checked (IBA 9.7.4.1.5).
         if whole_bytes > 0 && !adapter.permits(&target, Access::REMOTE_WRITE) {
-            return Err(Failure::of_request(Nak::RemoteAccess));
+            // A refused WRITE with immediate has consumed a receive (IBA 11.6.2: local access error). Of a longer
+            // message the first packet is refused, which has no immediate.
+            let receive = part.imm_be.and_then(|_| self.next_receive(adapter));
+            return Err(match receive {
+                Some(receive) => Failure::of_receive(Nak::RemoteAccess, receive, WcStatus::LOC_ACCESS_ERR),
+                None => Failure::of_request(Nak::RemoteAccess),
+            });
         }
         let mut receive = None;
         if part.imm_be.is_some() {
             receive = self.next_receive(adapter);
             if receive.is_none() {
-                if came > 0 {
-                    self.responder.incoming = Some(Incoming::Write(target, came));
+                if received_bytes > 0 {
+                    self.responder.incoming = Some(Incoming::Write(target, received_bytes));
                 }
-                return self.nothing_posted(part.psn);
+                return self.handle_missing_receive(part.psn);
             }
         }
-        if !self.place(adapter, Place::Region(target, came), part.payload) {
+        if !self.place(adapter, PlacementTarget::Region(target, received_bytes), part.payload) {
             return Err(match receive {
-                Some(receive) => Failure::of_receive(Nak::RemoteAccess, receive, WcStatus::WR_FLUSH_ERR),
+                Some(receive) => Failure::of_receive(Nak::RemoteAccess, receive, WcStatus::LOC_ACCESS_ERR),
                 None => Failure::of_request(Nak::RemoteAccess),
             });
         }
@@ -308,21 +316,26 @@ impl<S, R> Qp<S, R> {
     }
 
     /// Places payload. Returns whether that is permitted.
-    fn place(&mut self, adapter: &mut impl Adapter<S, R>, to: Place<'_, R>, payload: &[u8]) -> bool {
+    fn place(
+        &mut self,
+        adapter: &mut impl Adapter<S, R>,
+        to: PlacementTarget<'_, R>,
+        payload: &[u8],
+    ) -> bool {
         if payload.is_empty() {
             return true;
         }
         let token = self.responder.next_token();
         let accessed = adapter.place(token, to, payload);
-        self.began(accessed, token)
+        self.record_access(accessed, token)
     }
 
     /// Records an access that began. Returns whether it is permitted.
-    fn began(&mut self, accessed: Accessed, token: Token) -> bool {
-        if accessed == Accessed::Pending {
+    fn record_access(&mut self, accessed: AccessOutcome, token: Token) -> bool {
+        if accessed == AccessOutcome::Pending {
             self.responder.pending.push_back(token);
         }
-        accessed != Accessed::Refused
+        accessed != AccessOutcome::Denied
     }
 
     /// Accepts a packet of a SEND or WRITE, which may complete its message.
@@ -350,10 +363,10 @@ impl<S, R> Qp<S, R> {
         }
     }
 
-    fn nothing_posted(&mut self, psn: Psn) -> Result<(), Failure<R>> {
+    fn handle_missing_receive(&mut self, psn: Psn) -> Result<(), Failure<R>> {
         if self.config.transport == QpType::Rc {
             // The packets sent after it will be retransmitted with it.
-            self.responder.has_told_gap = true;
+            self.responder.has_reported_gap = true;
             self.reply(psn, Reply::RnrNak);
         } else {
             self.responder.skips = true;
@@ -361,7 +374,7 @@ impl<S, R> Qp<S, R> {
         Ok(())
     }
 
-    fn read_came(
+    fn handle_read(
         &mut self,
         adapter: &mut impl Adapter<S, R>,
         psn: Psn,
@@ -375,15 +388,15 @@ impl<S, R> Qp<S, R> {
         if !self.prepare_read(adapter, &target) {
             return Err(Failure::of_request(Nak::RemoteAccess));
         }
-        let packets = self.answer_packets(&target);
+        let packets = self.response_packets(&target);
         self.responder.expect(psn.plus(packets));
         self.responder.count_message();
-        self.remember(Executed::Read { first: psn, packets });
+        self.record_executed(Executed::Read { first: psn, packets });
         self.reply(psn, Reply::Read { target, sent: 0, packets, is_repeated: false });
         Ok(())
     }
 
-    fn answer_packets(&self, target: &Reth) -> u32 {
+    fn response_packets(&self, target: &Reth) -> u32 {
         u64::from(target.len_bytes).div_ceil(self.mtu_bytes()).max(1) as u32
     }
 
@@ -394,10 +407,10 @@ impl<S, R> Qp<S, R> {
         }
         let token = self.responder.next_token();
         let accessed = adapter.prepare_read(token, target);
-        self.began(accessed, token)
+        self.record_access(accessed, token)
     }
 
-    fn atomic_came(
+    fn handle_atomic(
         &mut self,
         adapter: &mut impl Adapter<S, R>,
         psn: Psn,
@@ -414,7 +427,7 @@ impl<S, R> Qp<S, R> {
         self.responder.expect(psn.plus(1));
         self.responder.count_message();
         let token = self.responder.next_token();
-        self.remember(Executed::Atomic { psn, token, old: None });
+        self.record_executed(Executed::Atomic { psn, token, old: None });
         self.reply(psn, Reply::Atomic(target));
         Ok(())
     }
@@ -431,7 +444,7 @@ impl<S, R> Qp<S, R> {
         waiting >= usize::from(self.settings.max_dest_rd_atomic)
     }
 
-    fn remember(&mut self, request: Executed) {
+    fn record_executed(&mut self, request: Executed) {
         let resources = usize::from(self.settings.max_dest_rd_atomic).max(1);
         if self.responder.executed.len() >= resources {
             self.responder.executed.pop_front();
@@ -455,7 +468,7 @@ impl<S, R> Qp<S, R> {
                 self.reply(newest, Reply::Done { is_acknowledged: true, received: None });
             }
             Operation::ReadRequest(target) => {
-                let packets = self.answer_packets(&target);
+                let packets = self.response_packets(&target);
                 let is_known = self.responder.executed.iter().any(|known| match known {
                     Executed::Read { first, packets: of } => psn.distance_from(*first) + packets <= *of,
                     Executed::Atomic { .. } => false,

@@ -68,23 +68,23 @@ impl SendRequest {
 
 /// The packets of a request that has begun.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Begun {
+pub(super) struct ActiveRequest {
     /// PSN of the first packet.
     pub(super) psn: Psn,
     /// Number of packets; for a READ, of its responses.
     pub(super) packets: u32,
     /// Number of responses received, in order.
-    pub(super) answers: u32,
+    pub(super) responses: u32,
 }
 
-impl Begun {
+impl ActiveRequest {
     pub(super) fn last(&self) -> Psn {
         self.psn.plus(self.packets - 1)
     }
 
     /// Returns the PSN of the next expected response.
-    pub(super) fn next_answer(&self) -> Psn {
-        self.psn.plus(self.answers)
+    pub(super) fn next_response(&self) -> Psn {
+        self.psn.plus(self.responses)
     }
 }
 
@@ -92,7 +92,7 @@ impl Begun {
 pub(super) struct Queued<S> {
     pub(super) request: SendRequest,
     pub(super) posted: S,
-    pub(super) begun: Option<Begun>,
+    pub(super) begun: Option<ActiveRequest>,
     /// Status of a request that failed at this end; it completes when all requests before it have completed.
     pub(super) failed: Option<WcStatus>,
 }
@@ -107,7 +107,7 @@ pub(super) struct SendQueue<S> {
     /// All packets before this one are acknowledged.
     pub(super) unacknowledged: Psn,
     /// Whether a missing response was requested again since the last response arrived.
-    pub(super) has_asked_again: bool,
+    pub(super) has_rerequested: bool,
 }
 
 impl<S> Default for SendQueue<S> {
@@ -118,7 +118,7 @@ impl<S> Default for SendQueue<S> {
             packet: 0,
             next_psn: Psn::default(),
             unacknowledged: Psn::default(),
-            has_asked_again: false,
+            has_rerequested: false,
         }
     }
 }
@@ -144,7 +144,7 @@ impl<S> SendQueue<S> {
     }
 
     /// Returns whether everything sent is acknowledged, and all requested data has arrived.
-    pub(super) fn is_all_answered(&self) -> bool {
+    pub(super) fn has_all_responses(&self) -> bool {
         self.next_to_send() == self.unacknowledged
     }
 
@@ -162,16 +162,16 @@ impl<S> SendQueue<S> {
         let parts = |(at, queued): (usize, &Queued<S>)| {
             let begun = queued.begun?;
             let asked = if at < self.at { begun.packets } else { self.packet };
-            Some(asked.saturating_sub(begun.answers).div_ceil(part_packets) as usize)
+            Some(asked.saturating_sub(begun.responses).div_ceil(part_packets) as usize)
         };
         reads.filter_map(parts).sum()
     }
 
     /// Assigns packets to the next request.
-    pub(super) fn begin(&mut self, mtu_bytes: u64) -> Begun {
+    pub(super) fn begin(&mut self, mtu_bytes: u64) -> ActiveRequest {
         let queued = &mut self.queue[self.at];
         let packets = queued.request.packets(mtu_bytes);
-        let begun = Begun { psn: self.next_psn, packets, answers: 0 };
+        let begun = ActiveRequest { psn: self.next_psn, packets, responses: 0 };
         queued.begun = Some(begun);
         self.next_psn = begun.psn.plus(packets);
         self.packet = 0;

@@ -7,7 +7,7 @@ use crate::adapter::{Adapter, Event, Timer};
 use crate::psn::Psn;
 
 /// RNR retry count that means unlimited (IBA 9.7.5.2.8).
-const FOR_EVER: u8 = 7;
+const UNLIMITED_RETRIES: u8 = 7;
 
 /// The timers of a requester, and the remaining retries.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl<S, R> Qp<S, R> {
             Timer::Ack => {
                 self.timers.is_ack_armed = false;
                 // A paced queue pair may have nothing outstanding between two packets.
-                let has_paused = self.congestion.is_waiting() && self.sends.is_all_answered();
+                let has_paused = self.congestion.is_waiting() && self.sends.has_all_responses();
                 if self.runs() && self.sends.waits() && !self.timers.is_rnr_waiting && !has_paused {
                     adapter.event(Event::AckTimeout);
                     self.go_back(adapter, self.sends.unacknowledged);
@@ -43,7 +43,7 @@ impl<S, R> Qp<S, R> {
                     self.resend_from(adapter, self.sends.unacknowledged);
                 }
             }
-            Timer::Pace => self.congestion.wait_is_over(),
+            Timer::Pace => self.congestion.end_wait(),
         }
     }
 
@@ -78,7 +78,7 @@ impl<S, R> Qp<S, R> {
         self.stop_ack_timer(adapter);
         self.timers.is_rnr_waiting = false;
         adapter.set_timer(Timer::Rnr, None);
-        self.congestion.wait_is_over();
+        self.congestion.end_wait();
         adapter.set_timer(Timer::Pace, None);
     }
 
@@ -105,7 +105,7 @@ impl<S, R> Qp<S, R> {
         if self.timers.is_rnr_waiting {
             return;
         }
-        if self.settings.rnr_retry & 7 != FOR_EVER {
+        if self.settings.rnr_retry & 7 != UNLIMITED_RETRIES {
             if self.timers.rnr_left == 0 {
                 self.fail_first(adapter, WcStatus::RNR_RETRY_EXC_ERR);
                 return;

@@ -21,7 +21,7 @@ impl Window {
     }
 
     /// Resets the window, for a new connection.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn reset(&mut self) {
         *self = Self::new(self.min, self.max);
     }
 
@@ -71,7 +71,7 @@ mod tests {
             window.lost();
         }
         assert!(window.is_full(8) && !window.is_full(7));
-        window.forget();
+        window.reset();
         window.acknowledged(8, 8);
         assert!(!window.is_full(15), "connected anew it knows of no loss");
     }

@@ -5,7 +5,7 @@ use farcall_wire::{Event, Operation, Packet, Psn, RateBounds, Segment, Timer, Wo
 
 use super::harness::*;
 
-const NOTIFICATION_NS: u64 = 50_000;
+const CNP_INTERVAL_NS: u64 = 50_000;
 const MIN_BYTES_PER_S: u64 = RateBounds::DEFAULT.min_bytes_per_s;
 /// Header length that the transport assumes.
 const HEADERS_BYTES: u64 = 64;
@@ -35,9 +35,9 @@ fn notifies_the_peer_of_marked_packets_once_in_50_us() {
             told_of(end, &marked)
         };
         assert_eq!(told_at(&mut end, 0), 1);
-        let told: usize = (1..=4 * NOTIFICATION_NS / 100).map(|nth| told_at(&mut end, nth * 100)).sum();
+        let told: usize = (1..=4 * CNP_INTERVAL_NS / 100).map(|nth| told_at(&mut end, nth * 100)).sum();
         assert_eq!(told, 4, "in 200 us, however many packets are marked");
-        assert_eq!(end.device.events.iter().filter(|event| **event == Event::CongestionTold).count(), 5);
+        assert_eq!(end.device.events.iter().filter(|event| **event == Event::CnpSent).count(), 5);
     }
 }
 

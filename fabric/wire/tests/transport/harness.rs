@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use farcall_verbs::{Access, AhAttr, Mtu, QpAttr, QpState, QpType, RnrTimer, Wc};
 use farcall_wire::{
-    Accessed, Adapter, AtomicEth, AtomicOp, Event, Packet, Payload, Place, Qp, QpConfig, Refused, Responded,
-    Reth, SendRequest, Timer, Token, Work,
+    AccessDenied, AccessOutcome, Adapter, AtomicEth, AtomicOp, Event, Packet, Payload, PlacementTarget, Qp,
+    QpConfig, Responded, Reth, SendRequest, Timer, Token, Work,
 };
 
 pub const MEMORY_BYTES: usize = 8192;
@@ -69,17 +69,17 @@ impl Device {
 }
 
 impl Adapter<Piece, Piece> for Device {
-    fn transmit(&mut self, packet: Packet, payload: Payload<'_, Piece>) -> Result<(), Refused> {
+    fn transmit(&mut self, packet: Packet, payload: Payload<'_, Piece>) -> Result<(), AccessDenied> {
         let bytes = match payload {
             Payload::None => Vec::new(),
             Payload::Send { send, offset, len_bytes } => {
                 self.gathered.push((offset, len_bytes));
                 let from = send.addr + offset as usize;
-                self.memory.get(from..from + len_bytes as usize).ok_or(Refused)?.to_vec()
+                self.memory.get(from..from + len_bytes as usize).ok_or(AccessDenied)?.to_vec()
             }
             Payload::Region(target) => {
                 if self.rkey != Some(target.rkey) {
-                    return Err(Refused);
+                    return Err(AccessDenied);
                 }
                 let from = target.addr as usize;
                 self.memory[from..from + target.len_bytes as usize].to_vec()
@@ -93,7 +93,7 @@ impl Adapter<Piece, Piece> for Device {
         send.addr + len_bytes as usize <= self.memory.len()
     }
 
-    fn scatter(&mut self, send: &Piece, offset: u64, data: &[u8]) -> Result<(), Refused> {
+    fn scatter(&mut self, send: &Piece, offset: u64, data: &[u8]) -> Result<(), AccessDenied> {
         self.store(send.addr + offset as usize, data);
         Ok(())
     }
@@ -108,37 +108,37 @@ impl Adapter<Piece, Piece> for Device {
         self.rkey == Some(target.rkey) && end.is_some_and(|end| end <= self.memory.len() as u64)
     }
 
-    fn place(&mut self, token: Token, to: Place<'_, Piece>, payload: &[u8]) -> Accessed {
+    fn place(&mut self, token: Token, to: PlacementTarget<'_, Piece>, payload: &[u8]) -> AccessOutcome {
         let addr = match to {
-            Place::Receive(receive, offset) => receive.addr + offset as usize,
-            Place::Datagram(receive) => receive.addr + farcall_wire::GRH_BYTES as usize,
-            Place::Region(target, offset) => (target.addr + offset) as usize,
+            PlacementTarget::Receive(receive, offset) => receive.addr + offset as usize,
+            PlacementTarget::Datagram(receive) => receive.addr + farcall_wire::GRH_BYTES as usize,
+            PlacementTarget::Region(target, offset) => (target.addr + offset) as usize,
         };
         if self.is_late {
             self.late.push((token, Late::Write(addr, payload.to_vec())));
-            return Accessed::Pending;
+            return AccessOutcome::Pending;
         }
         self.store(addr, payload);
-        Accessed::Done(())
+        AccessOutcome::Done(())
     }
 
-    fn prepare_read(&mut self, token: Token, target: &Reth) -> Accessed {
+    fn prepare_read(&mut self, token: Token, target: &Reth) -> AccessOutcome {
         if !self.permits(target, Access::REMOTE_READ) {
-            return Accessed::Refused;
+            return AccessOutcome::Denied;
         }
         if self.is_late {
             self.late.push((token, Late::Read));
-            return Accessed::Pending;
+            return AccessOutcome::Pending;
         }
-        Accessed::Done(())
+        AccessOutcome::Done(())
     }
 
-    fn atomic(&mut self, token: Token, target: &AtomicEth) -> Accessed<u64> {
+    fn atomic(&mut self, token: Token, target: &AtomicEth) -> AccessOutcome<u64> {
         if self.is_late {
             self.late.push((token, Late::Atomic(*target)));
-            return Accessed::Pending;
+            return AccessOutcome::Pending;
         }
-        Accessed::Done(self.execute(target))
+        AccessOutcome::Done(self.execute(target))
     }
 
     fn sent(&mut self, send: Piece, wc: Wc) {
@@ -226,7 +226,7 @@ impl End {
 
     pub fn post_request(&mut self, request: SendRequest, piece: Piece) {
         self.qp.post_send(request, piece);
-        self.qp.ring(&mut self.device);
+        self.qp.doorbell(&mut self.device);
     }
 
     pub fn receive(&mut self, wr_id: u64, addr: usize, len_bytes: usize) {
@@ -266,7 +266,7 @@ impl End {
     /// Refuses the `at`-th pending access.
     pub fn refuse(&mut self, at: usize) {
         let (token, _) = self.device.late.remove(at);
-        self.qp.accessed(token, Err(Refused));
+        self.qp.accessed(token, Err(AccessDenied));
     }
 
     pub fn sent_ids(&self) -> Vec<u64> {

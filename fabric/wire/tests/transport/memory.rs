@@ -87,7 +87,7 @@ fn an_atomic_that_ends_late_is_executed_once() {
 }
 
 #[test]
-fn what_is_refused_late_ends_the_queue_pair() {
+fn a_late_denial_ends_the_queue_pair() {
     let mut pair = late(|[a, b]| {
         b.receive(100, 4096, 64);
         a.post(1, Work::Send, 0, 8);
@@ -107,7 +107,7 @@ fn what_is_refused_late_ends_the_queue_pair() {
 }
 
 #[test]
-fn an_access_of_an_earlier_life_means_nothing() {
+fn ignores_an_access_of_an_earlier_incarnation() {
     let mut pair = late(|[a, b]| {
         b.receive(100, 4096, 64);
         a.post(1, Work::Send, 0, 8);
@@ -115,7 +115,7 @@ fn an_access_of_an_earlier_life_means_nothing() {
     let b = &mut pair.ends[1];
     let token = b.finish(0);
     b.modify(QpAttr::to(QpState::Reset));
-    b.qp.accessed(token, Err(farcall_wire::Refused));
+    b.qp.accessed(token, Err(farcall_wire::AccessDenied));
     assert!(b.work().is_empty() && b.device.received.is_empty());
     assert_eq!(b.qp.state(), QpState::Reset);
 }

@@ -60,7 +60,7 @@ fn every_packet_may_be_lost_doubled_or_overtaken_once() {
 
 proptest! {
     #[test]
-    fn what_a_bad_link_does_is_mended(
+    fn recovers_from_a_bad_link(
         start in 0..1_u32 << 24,
         harm in proptest::collection::btree_map(
             0..60_usize,
@@ -130,7 +130,7 @@ fn no_more_than_the_window_is_unacknowledged() {
 }
 
 #[test]
-fn a_peer_that_is_silent_is_given_up_after_its_retries() {
+fn fails_after_the_retries_of_a_silent_peer() {
     let mut pair = Pair::new(QpType::Rc, 0);
     pair.ends[0].post(1, Work::Write(region(0, 8)), 0, 8);
     pair.ends[0].post(2, Work::Write(region(0, 8)), 0, 8);
@@ -172,7 +172,7 @@ fn a_peer_without_a_receive_is_waited_for() {
 }
 
 #[test]
-fn what_fails_here_waits_for_its_turn() {
+fn completes_a_local_failure_in_order() {
     let mut pair = Pair::new(QpType::Rc, 0);
     pair.ends[0].post(1, Work::Write(region(0, 300)), 0, 300);
     pair.ends[0].post(2, Work::Send, MEMORY_BYTES - 4, 8);
@@ -292,7 +292,7 @@ fn limits_outstanding_read_parts_by_window_and_peer() {
 }
 
 #[test]
-fn what_came_together_is_acknowledged_once() {
+fn acknowledges_a_burst_once() {
     let mut pair = Pair::new(QpType::Rc, 7);
     for id in 0..3 {
         pair.ends[0].post(id, Work::Write(region(0, 1)), 0, 1);
@@ -300,9 +300,9 @@ fn what_came_together_is_acknowledged_once() {
     for (packet, payload) in pair.ends[0].work() {
         pair.ends[1].arrive(&packet, &payload);
     }
-    let answers = pair.ends[1].work();
-    assert_eq!(answers.iter().map(|(packet, _)| packet.psn.number()).collect::<Vec<_>>(), [9]);
-    pair.ends[0].arrive(&answers[0].0, &[]);
+    let responses = pair.ends[1].work();
+    assert_eq!(responses.iter().map(|(packet, _)| packet.psn.number()).collect::<Vec<_>>(), [9]);
+    pair.ends[0].arrive(&responses[0].0, &[]);
     assert_eq!(pair.ends[0].sent_ids(), [0, 1, 2]);
 }
 
@@ -312,8 +312,8 @@ fn repeats_a_nak_that_was_lost() {
     pair.ends[0].post(1, Work::Write(Reth { rkey: RKEY + 1, ..region(0, 1) }), 0, 1);
     let mut has_lost = false;
     pair.run_with(|_, packet| {
-        let is_first_refusal =
-            packet.operation.is_answer() && !std::mem::replace(&mut has_lost, packet.operation.is_answer());
+        let is_first_refusal = packet.operation.is_response()
+            && !std::mem::replace(&mut has_lost, packet.operation.is_response());
         if is_first_refusal { Fate::Lose } else { Fate::Pass }
     });
     let ended: Vec<_> = pair.ends[0].device.sent.iter().map(|wc| wc.status).collect();
@@ -392,11 +392,11 @@ fn rejects_an_unsupported_request_and_flushes_its_receive() {
         (packet(Operation::Send(Segment::First, None), 7), packet(Operation::NotOffered(0x16), 8));
     pair.ends[1].arrive(&begins, &[1; MTU_BYTES]);
     pair.ends[1].arrive(&ends, &[1; 8]);
-    let answers: Vec<_> = pair.ends[1].work().into_iter().map(|(packet, _)| packet.operation).collect();
+    let responses: Vec<_> = pair.ends[1].work().into_iter().map(|(packet, _)| packet.operation).collect();
     let refused = |answer: &Operation| {
         matches!(answer, Operation::Acknowledge(Aeth { syndrome: Syndrome::Nak(Nak::InvalidRequest), .. }))
     };
-    assert!(answers.last().is_some_and(refused), "{answers:?}");
+    assert!(responses.last().is_some_and(refused), "{responses:?}");
     assert_eq!(pair.ends[1].qp.state(), QpState::Err);
     let received: Vec<_> = pair.ends[1].device.received.iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(received, [(5, WcStatus::WR_FLUSH_ERR)]);

@@ -26,7 +26,7 @@ fn drops_a_message_with_a_lost_packet_and_reuses_its_receive() {
 }
 
 #[test]
-fn what_comes_late_or_twice_changes_nothing() {
+fn ignores_late_and_duplicate_packets() {
     for fate in [Fate::Double, Fate::Delay] {
         let mut pair = Pair::new(QpType::Uc, 0);
         pair.ends[1].receive(100, 4096, 1024);

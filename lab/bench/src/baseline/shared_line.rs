@@ -51,7 +51,7 @@ impl Line {
 pub(super) fn round_trips(plan: &PairPlan) -> Result<RoundTrips, PeerError> {
     let segment = Segment::create("farcall-ping-pong", size_of::<[Line; 2]>())?;
     let mut peer = plan.launcher.start(&Answer::SharedLine, plan.server_core, &[segment.fd()])?;
-    let mapping = Segment::map_foreign(segment.fd(), 0, size_of::<[Line; 2]>(), true)?;
+    let mapping = Segment::map_peer_segment(segment.fd(), 0, size_of::<[Line; 2]>(), true)?;
     let [request, reply] = lines(&mapping);
     ping_pong(plan.warm_up, plan.duration, |number| {
         request.write(number);
@@ -80,7 +80,7 @@ pub(super) fn answer(
     memory: &OwnedFd,
     ready: impl FnOnce() -> Result<(), PeerError>,
 ) -> Result<(), PeerError> {
-    let mapping = Segment::map_foreign(memory.as_fd(), 0, size_of::<[Line; 2]>(), true)?;
+    let mapping = Segment::map_peer_segment(memory.as_fd(), 0, size_of::<[Line; 2]>(), true)?;
     let [request, reply] = lines(&mapping);
     ready()?;
     let mut number = 1;

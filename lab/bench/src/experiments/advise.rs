@@ -271,7 +271,7 @@ fn way_of(preset: &str) -> String {
              slow methods the server WRITEs"
         }
         ResponsePath::Send => "the server SENDs the result; one round trip, one verb of each end",
-        ResponsePath::NoticeThenFetch => {
+        ResponsePath::NotifyThenFetch => {
             "the server tells of the result by SEND and the client READs it; two round trips, two verbs of the client's \
              and one of the server's"
         }

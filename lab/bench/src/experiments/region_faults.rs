@@ -4,7 +4,7 @@
 use super::ExperimentError;
 use crate::measure::LatencyRecorder;
 use farcall_memory::{ClientConfig, PAGE_BYTES};
-use farcall_region::{BareFaults, RegionConfig, RegionStatus, RemoteRegion};
+use farcall_region::{LocalFaultBaseline, RegionConfig, RegionStatus, RemoteRegion};
 use farcall_verbs::Provider;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -32,7 +32,7 @@ pub struct RegionPlan {
 #[derive(Debug)]
 pub struct RegionFaults {
     /// Faults served from local memory by a thread that does nothing else.
-    pub bare: LatencyRecorder,
+    pub baseline: LatencyRecorder,
     /// Faults served from memory nodes, with free space for the pages.
     pub roomy: LatencyRecorder,
     /// The same in a region whose limit is reached: each loaded page evicts another one.
@@ -49,22 +49,22 @@ pub fn run(provider: &Arc<dyn Provider>, plan: &RegionPlan) -> Result<RegionFaul
     let pages = plan.faults.next_multiple_of(TURN);
     let open = |resident: usize| open(provider, plan, pages, resident);
     let (roomy, full) = (open(2 * pages)?, open((pages / 8).max(64))?);
-    let bare = BareFaults::new(pages, 1)?;
+    let baseline = LocalFaultBaseline::new(pages, 1)?;
     let mut order: Vec<usize> = (0..pages).collect();
     order.shuffle(&mut Pcg64::seed_from_u64(plan.seed));
     let mut found: [LatencyRecorder; 3] = Default::default();
     for turn in order.chunks(TURN) {
-        for (bytes, times) in [bare.bytes(), roomy.bytes(), full.bytes()].into_iter().zip(&mut found) {
+        for (bytes, times) in [baseline.bytes(), roomy.bytes(), full.bytes()].into_iter().zip(&mut found) {
             touch(bytes, turn, times)?;
         }
     }
-    let [bare_times, roomy_times, full_times] = found;
+    let [baseline_times, roomy_times, full_times] = found;
     let status = full.handle().status();
     let remote = roomy.handle().status().counts.remote;
     if remote < pages as u64 {
         return Err(format!("of {pages} faults only {remote} went to a memory node").into());
     }
-    Ok(RegionFaults { bare: bare_times, roomy: roomy_times, full: full_times, status })
+    Ok(RegionFaults { baseline: baseline_times, roomy: roomy_times, full: full_times, status })
 }
 
 /// Opens a region all of whose pages are at memory nodes.

@@ -19,7 +19,7 @@ use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
 use farcall_echo::v1::echo_server::EchoServer;
 use farcall_grpc::http2::{Connector, Incoming};
 use farcall_grpc::{Channel, GrpcOptions, Server, Services};
-use farcall_link::{Nic, Waiting};
+use farcall_link::{Nic, WaitStrategy};
 use farcall_stream::StreamOptions;
 pub use load::{CALLS_AT_ONCE, Load, MESSAGE_LEN_BYTES};
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,7 @@ impl Preset {
     fn calling(self) -> StreamOptions {
         match self {
             Self::Waits(way) => waiting::calling(way, None, StreamOptions::default()),
-            _ => StreamOptions::default().waiting(Waiting::Busy),
+            _ => StreamOptions::default().waiting(WaitStrategy::Busy),
         }
     }
 }

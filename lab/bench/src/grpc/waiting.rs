@@ -4,7 +4,7 @@ use super::failed;
 use crate::peer::PeerError;
 use crate::streams::Way;
 use farcall_drive::Pollers;
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_stream::StreamOptions;
 
 /// Returns the options of the server's end; under BPEV with pollers, if `pollers` is not 0.
@@ -25,8 +25,8 @@ pub(super) fn serving(
 /// well.
 pub(super) fn calling(way: Way, bp_timeout_us: Option<u32>, options: StreamOptions) -> StreamOptions {
     options.waiting(match way {
-        Way::Bp | Way::Bpts => Waiting::Busy,
-        Way::Event | Way::Tcp => Waiting::EventBatch,
-        Way::Bpev => Waiting::Bpev { bp_timeout_us },
+        Way::Bp | Way::Bpts => WaitStrategy::Busy,
+        Way::Event | Way::Tcp => WaitStrategy::EventBatch,
+        Way::Bpev => WaitStrategy::Bpev { bp_timeout_us },
     })
 }

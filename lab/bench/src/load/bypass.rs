@@ -90,7 +90,7 @@ impl<S: Scheme> Target for BypassTarget<S> {
             Request::Put { key, value } => self.client.begin_put(key, value),
         };
         let operation = begun.map_err(|error| TargetError::Protocol(error.to_string()))?;
-        self.slots[operation.place()] = slot;
+        self.slots[operation.slot()] = slot;
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl<S: Scheme> Target for BypassTarget<S> {
     #[inline]
     fn poll(&mut self, mut done: impl FnMut(u32, Outcome<'_>)) -> Result<(), TargetError> {
         self.client.progress();
-        while let Some(ended) = self.client.next_ended() {
+        while let Some(ended) = self.client.next_completed() {
             let outcome = match ended.result {
                 Ok(Answer::Value(value)) => Outcome::Value(value),
                 Ok(Answer::Missing) => Outcome::Absent,
@@ -110,7 +110,7 @@ impl<S: Scheme> Target for BypassTarget<S> {
                 Err(BypassError::Call(error)) => failed_call(&error)?,
                 Err(error) => return Err(TargetError::Lost(error.to_string())),
             };
-            done(self.slots[ended.operation.place()], outcome);
+            done(self.slots[ended.operation.slot()], outcome);
         }
         if !self.has_restarted() && self.client.calls().is_connected() && self.lost_at.is_none() {
             return Ok(());

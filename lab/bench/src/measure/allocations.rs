@@ -111,7 +111,7 @@ impl SharedAllocations {
     /// # Errors
     /// Returns an error if `memory` is not sealed shared memory of the right size, or cannot be mapped.
     pub fn publish_in(memory: BorrowedFd<'_>) -> farcall_verbs::Result<()> {
-        let mapping = Segment::map_foreign(memory, 0, size_of::<Line>(), true)?;
+        let mapping = Segment::map_peer_segment(memory, 0, size_of::<Line>(), true)?;
         COUNTER.store(mapping.base().cast(), Ordering::Release);
         std::mem::forget(mapping);
         Ok(())

@@ -11,7 +11,7 @@ use crate::measure::{Cores, cpu_time};
 use crate::report::Conditions;
 use crate::tasks::is_done_for_others;
 use farcall::select::Selection;
-use farcall_drive::{AcceptRest, sleep_on};
+use farcall_drive::{AcceptBackoff, sleep_on};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
@@ -93,19 +93,19 @@ impl Listener {
     pub fn serve(&self, goes_on: impl Fn() -> bool, tell: fn(&str)) -> Result<(), PeerError> {
         let failed = |call| move |source: io::Error| PeerError::System { call, source };
         let attended = Arc::new(());
-        let mut rest = AcceptRest::new(format!("server half at {}", self.address));
+        let mut backoff = AcceptBackoff::new(format!("server half at {}", self.address));
         while goes_on() {
-            match rest.left() {
+            match backoff.remaining() {
                 Some(left) => thread::sleep(left.min(WATCH)),
                 None => sleep_on(&[self.socket.as_raw_fd()], Some(WATCH)).map_err(failed("poll"))?,
             }
-            if rest.left().is_some() && !rest.is_over() {
+            if backoff.remaining().is_some() && !backoff.take_expired() {
                 continue;
             }
             let (stream, client) = match self.socket.accept() {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    rest.goes_on_after(&error);
+                    backoff.should_retry(&error);
                     continue;
                 }
             };
@@ -288,9 +288,7 @@ fn greet(mut control: &Control) -> Result<(), PeerError> {
         Greeted::OtherVersion => "a client half of another version",
         Greeted::Stranger => "no client half",
     };
-    let _ = control.write_all(
-        format!("refused: you are {what} of farcall perf, rpc bench, kv bench or figures\n").as_bytes(),
-    );
+    let _ = control.write_all(format!("refused: you are {what} of farcall bench or figures\n").as_bytes());
     Err(PeerError::Exchange(format!("refused: the other side is {what}")))
 }
 

@@ -3,7 +3,7 @@
 use super::pages::Pages;
 use crate::experiments::ExperimentError;
 use farcall_io::{Combining, Config};
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use std::fmt;
 
 /// Pattern of the accessed pages.
@@ -124,12 +124,12 @@ impl Polling {
         }
     }
 
-    pub(super) const fn waiting(self) -> Waiting {
+    pub(super) const fn waiting(self) -> WaitStrategy {
         match self {
-            Self::Inline | Self::Busy => Waiting::Busy,
-            Self::Event | Self::EventBatch => Waiting::EventBatch,
-            Self::NaiveHybrid => Waiting::NaiveHybrid,
-            Self::Adaptive => Waiting::Adaptive { max_retry: Self::MAX_RETRY },
+            Self::Inline | Self::Busy => WaitStrategy::Busy,
+            Self::Event | Self::EventBatch => WaitStrategy::EventBatch,
+            Self::NaiveHybrid => WaitStrategy::NaiveHybrid,
+            Self::Adaptive => WaitStrategy::Adaptive { max_retry: Self::MAX_RETRY },
         }
     }
 

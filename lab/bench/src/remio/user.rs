@@ -6,7 +6,9 @@ use super::pages::{Pages, Version, Written, check_read};
 use super::task::{Arrival, RemioTask};
 use crate::experiments::ExperimentError;
 use crate::measure::LatencyRecorder;
-use farcall_io::{Attached, Buffer, Direction, Done, Failure, Handler, Poller, Request, Session};
+use farcall_io::{
+    Attached, Buffer, Direction, Handler, Poller, Request, Session, TransferCompletion, TransferFailure,
+};
 use farcall_verbs::{Endpoint, Nanos};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -24,7 +26,7 @@ pub(super) const RECORDED: u8 = 1;
 pub(super) const OVER: u8 = 2;
 
 /// Context of a request.
-pub(super) struct Asked {
+pub(super) struct RequestContext {
     thread: usize,
     slot: usize,
     page: u64,
@@ -34,17 +36,17 @@ pub(super) struct Asked {
 }
 
 /// A completed request.
-struct Over {
-    asked: Asked,
+struct CompletedRequest {
+    context: RequestContext,
     buffer: Buffer,
-    result: Result<(), Failure>,
+    result: Result<(), TransferFailure>,
     took: Duration,
 }
 
 /// Queue of a thread's completed requests.
 #[derive(Default)]
 struct Inbox {
-    over: Mutex<Vec<Over>>,
+    over: Mutex<Vec<CompletedRequest>>,
     /// Requests of its burst that have not completed.
     left: AtomicUsize,
     owner: OnceLock<Thread>,
@@ -61,14 +63,14 @@ impl Inboxes {
 }
 
 impl Handler for Inboxes {
-    type Context = Asked;
+    type Context = RequestContext;
 
-    fn done(&self, done: Done<Asked>) {
-        let Done { context: asked, buffer, result } = done;
-        let took = asked.start.elapsed();
-        let inbox = &self.0[asked.thread];
+    fn on_completion(&self, completion: TransferCompletion<RequestContext>) {
+        let TransferCompletion { context, buffer, result } = completion;
+        let took = context.start.elapsed();
+        let inbox = &self.0[context.thread];
         let mut over = inbox.over.lock().unwrap_or_else(PoisonError::into_inner);
-        over.push(Over { asked, buffer, result, took });
+        over.push(CompletedRequest { context, buffer, result, took });
         drop(over);
         if inbox.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             inbox.owner.get().into_iter().for_each(Thread::unpark);
@@ -105,7 +107,7 @@ pub(super) struct User<'a> {
     buffers: Vec<Vec<u8>>,
     /// Poller, if this thread polls for completions itself.
     poller: Option<Poller<Inboxes>>,
-    over: Vec<Over>,
+    over: Vec<CompletedRequest>,
     latencies: LatencyRecorder,
 }
 
@@ -205,7 +207,7 @@ impl<'a> User<'a> {
         };
         let direction = if reads { Direction::Read } else { Direction::Write };
         let start = Instant::now();
-        let context = Asked { thread: self.number, slot, page, reads, was_written, start };
+        let context = RequestContext { thread: self.number, slot, page, reads, was_written, start };
         let request = Request { direction, grant: 0, offset: pages.offset(page) as u64, buffer, context };
         self.sessions[session]
             .submit(request)
@@ -228,9 +230,14 @@ impl<'a> User<'a> {
         Ok(())
     }
 
-    fn check(&mut self, session: usize, request: Over, is_recorded: bool) -> Result<(), ExperimentError> {
-        let Over { asked, buffer, result, took } = request;
-        let Asked { slot, page, reads, was_written, .. } = asked;
+    fn check(
+        &mut self,
+        session: usize,
+        request: CompletedRequest,
+        is_recorded: bool,
+    ) -> Result<(), ExperimentError> {
+        let CompletedRequest { context, buffer, result, took } = request;
+        let RequestContext { slot, page, reads, was_written, .. } = context;
         result.map_err(|failure| format!("a request failed: {failure}"))?;
         let Ground { pages, written, .. } = self.ground;
         if !reads {

@@ -11,7 +11,7 @@ use crate::peer::{PairPlan, Peer};
 use farcall::select::Chosen;
 use farcall_io::{Counts, PollCounts};
 use farcall_link::{
-    Connection, Nic, Operation, PairConfig, Piece, Region, RegionId, Remote, RemoteRegion, Transport,
+    Connection, LocalSlice, Nic, Operation, QpSizes, Region, RegionId, Remote, RemoteRegion, Transport,
     WorkRequest, send_tag,
 };
 use farcall_verbs::{Access, CqInitAttr, RawCq, Wc};
@@ -101,7 +101,7 @@ impl<'a> Line<'a> {
         let nic = Nic::open(&*chosen.provider)?;
         let depth = task.window + 1;
         let cq = nic.context.create_cq(&CqInitAttr { cqe: depth, channel: None })?;
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: depth,
             recv_depth: 1,
             sges_max: 1,
@@ -171,7 +171,7 @@ impl<'a> Line<'a> {
             Operation::Write(remote)
         };
         self.counts.doorbells += 1;
-        let local = [Piece { region: self.local, offset: here, len_bytes: pages.len_bytes }];
+        let local = [LocalSlice { region: self.local, offset: here, len_bytes: pages.len_bytes }];
         let request = WorkRequest { operation, local: &local, imm: None, is_signalled: true };
         let was_written = self.written.has(page);
         self.under_way[place] = Some(UnderWay { page, reads, was_written, start: Instant::now() });

@@ -10,13 +10,14 @@ use super::receives::Receives;
 use super::task::Inlining;
 use super::waiting::{Halt, Watch};
 use crate::peer::{Control, PeerError};
-use farcall_drive::arm_then_look;
+use farcall_drive::arm_then_poll;
 use farcall_link::{
-    Chain, Nic, Operation as Verb, PairConfig, Piece, QueuePair, Remote, SharedReceives, Transport,
+    Chain, LocalSlice, Nic, Operation as Verb, QpSizes, QueuePair, Remote, SharedReceives, Transport,
     WorkRequest, send_tag,
 };
 use farcall_verbs::{
-    Access, CompChannel, CqInitAttr, DeviceAttr, Endpoint, Nanos, Next, Notify, Provider, RawCq, WaitSet, Wc,
+    Access, CompChannel, CqInitAttr, DeviceAttr, Endpoint, Nanos, Notify, Progress, Provider, RawCq, WaitSet,
+    Wc,
 };
 use std::sync::Arc;
 
@@ -94,7 +95,7 @@ impl End {
             qps.saturating_mul(receives_each).clamp(1, SRQ_DEPTH_MAX.min(nic.attr.max_srq_wr).max(1));
         let shared = plan.shares_receives.then(|| SharedReceives::new(&nic, srq_depth)).transpose()?;
         let shared = shared.map(|shared| (shared, srq_depth));
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth,
             recv_depth: receives_each,
             sges_max: 1,
@@ -174,7 +175,7 @@ impl End {
         &self,
         operation: Operation,
         (lane, qp): (usize, usize),
-        local: Piece,
+        local: LocalSlice,
         signalled: impl Iterator<Item = bool>,
     ) -> Result<Chain, RnicError> {
         let (send, imm) = (self.lanes[lane].send(qp), operation.has_imm().then_some(0));
@@ -189,7 +190,7 @@ impl End {
         &mut self,
         operation: Operation,
         (lane, qp): (usize, usize),
-        local: Piece,
+        local: LocalSlice,
         to: usize,
         is_signalled: bool,
     ) -> Result<(), RnicError> {
@@ -232,7 +233,7 @@ impl End {
 
     fn sleep(&mut self, watch: &mut Watch<'_>) -> Result<usize, Halt> {
         let Some(channel) = self.channel.clone() else { return Ok(0) };
-        if arm_then_look(self, Nanos(0)) == Next::Again {
+        if arm_then_poll(self, Nanos(0)) == Progress::Again {
             watch.seen();
             return Ok(std::mem::replace(&mut self.found, Ok(0))?);
         }
@@ -293,9 +294,9 @@ pub(super) fn lane_of(lanes: &[Lane], mut index: usize) -> (usize, usize) {
 
 /// An endpoint, so that a `WaitSet` can wait for it.
 impl Endpoint for End {
-    fn progress(&mut self, _now: Nanos) -> Next {
+    fn progress(&mut self, _now: Nanos) -> Progress {
         self.found = self.poll();
-        if matches!(self.found, Ok(0)) { Next::IDLE } else { Next::Again }
+        if matches!(self.found, Ok(0)) { Progress::IDLE } else { Progress::Again }
     }
 
     fn arm(&mut self) -> farcall_verbs::Result<()> {

@@ -6,7 +6,7 @@ use super::RnicError;
 use super::end::End;
 use super::operation::Operation;
 use super::task::RnicTask;
-use farcall_link::{Chain, Piece};
+use farcall_link::{Chain, LocalSlice};
 
 /// Maximum number of outstanding credits of a queue pair: the receives that an initiator posts for them.
 pub(super) const CREDITS_MAX: u32 = 32;
@@ -51,7 +51,7 @@ pub(super) struct Credits {
 impl Credits {
     pub(super) fn new(end: &End, task: &RnicTask, flow: Flow) -> Result<Self, RnicError> {
         let qps = task.tuning.qps as usize;
-        let byte = Piece { len_bytes: 1, ..end.memory.outgoing(0) };
+        let byte = LocalSlice { len_bytes: 1, ..end.memory.outgoing(0) };
         let credit = |qp| end.chain(Operation::Send, (0, qp), byte, std::iter::once(true));
         Ok(Self { flow, received: vec![0; qps], chains: (0..qps).map(credit).collect::<Result<_, _>>()? })
     }

@@ -5,7 +5,7 @@ use super::RnicError;
 use crate::peer::PeerError;
 use farcall_link::bootstrap::QpInfo;
 use farcall_link::{
-    AddressId, Connection, Datagrams, Nic, Operation, PairConfig, QueuePair, SharedReceives, Transport,
+    AddressId, Connection, Datagrams, Nic, Operation, QpSizes, QueuePair, SharedReceives, Transport,
 };
 use farcall_verbs::RawCq;
 
@@ -27,7 +27,7 @@ impl Row {
         nic: &Nic,
         (transport, count): (Transport, u32),
         cq: &dyn RawCq,
-        config: PairConfig,
+        config: QpSizes,
         shared: Option<&SharedReceives>,
     ) -> Result<Self, RnicError> {
         if transport == Transport::Ud {

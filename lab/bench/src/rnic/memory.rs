@@ -1,6 +1,6 @@
 //! Registered memory of an end: slots for incoming messages, then slots for outgoing ones.
 
-use farcall_link::{Nic, Piece, Region, RegionId};
+use farcall_link::{LocalSlice, Nic, Region, RegionId};
 use farcall_verbs::Access;
 use std::sync::Arc;
 
@@ -50,25 +50,25 @@ impl Memory {
         self.places
     }
 
-    fn piece(&self, offset: usize, len_bytes: usize) -> Piece {
-        Piece { region: RegionId::FIRST, offset, len_bytes }
+    fn piece(&self, offset: usize, len_bytes: usize) -> LocalSlice {
+        LocalSlice { region: RegionId::FIRST, offset, len_bytes }
     }
 
     /// Returns the slot of an outgoing message; READs and atomics store their result there.
-    pub(super) fn outgoing(&self, place: usize) -> Piece {
+    pub(super) fn outgoing(&self, place: usize) -> LocalSlice {
         self.piece(self.places.outgoing_offset_bytes(place), self.places.len_bytes)
     }
 
     /// Returns the slot of an incoming message, from which it can be sent.
-    pub(super) fn incoming(&self, place: usize) -> Piece {
+    pub(super) fn incoming(&self, place: usize) -> LocalSlice {
         self.piece(self.places.incoming_offset_bytes(place), self.places.len_bytes)
     }
 
     /// Returns the buffer of a receive. The message that it receives lies in the range that [`Self::incoming`]
     /// returns.
-    pub(super) fn receive(&self, place: usize) -> Piece {
+    pub(super) fn receive(&self, place: usize) -> LocalSlice {
         let header_len_bytes = if self.places.with_grh { GRH_LEN_BYTES } else { 0 };
-        let Piece { offset, len_bytes, .. } = self.incoming(place);
+        let LocalSlice { offset, len_bytes, .. } = self.incoming(place);
         self.piece(offset - header_len_bytes, header_len_bytes + len_bytes)
     }
 

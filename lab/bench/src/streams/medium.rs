@@ -3,7 +3,7 @@
 use super::{Job, PATIENCE, Server};
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace};
 use farcall::select::{Chosen, Selection};
-use farcall_link::{Nic, Waiting};
+use farcall_link::{Nic, WaitStrategy};
 use farcall_stream::{StreamListener, StreamOptions, StreamPath, StreamSocket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
@@ -57,7 +57,7 @@ pub(super) enum ServingEnd {
 }
 
 fn options() -> StreamOptions {
-    StreamOptions::default().waiting(Waiting::Busy)
+    StreamOptions::default().waiting(WaitStrategy::Busy)
 }
 
 pub(super) fn not_opened(error: impl fmt::Display) -> PeerError {

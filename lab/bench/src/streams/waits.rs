@@ -8,7 +8,7 @@ use crate::measure::{Cores, CpuMeter, LatencyRecorder, keep_thread_on};
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
 use farcall::select::{Chosen, Selection};
 use farcall_drive::Pollers;
-use farcall_link::{Nic, Waiting};
+use farcall_link::{Nic, WaitStrategy};
 use farcall_stream::{StreamListener, StreamOptions, StreamSet, StreamSocket};
 use rustix::event::epoll;
 use serde::{Deserialize, Serialize};
@@ -117,9 +117,9 @@ impl PeerTask for EchoServer {
         }
         match self.way {
             Way::Bp => echo_by_threads(sockets),
-            Way::Bpts => echo_in_turn(sockets, Waiting::Busy),
-            Way::Bpev => echo_in_turn(sockets, Waiting::Bpev { bp_timeout_us: self.load.bp_timeout_us }),
-            Way::Event | Way::Tcp => echo_in_turn(sockets, Waiting::EventBatch),
+            Way::Bpts => echo_in_turn(sockets, WaitStrategy::Busy),
+            Way::Bpev => echo_in_turn(sockets, WaitStrategy::Bpev { bp_timeout_us: self.load.bp_timeout_us }),
+            Way::Event | Way::Tcp => echo_in_turn(sockets, WaitStrategy::EventBatch),
         }
     }
 }
@@ -132,7 +132,7 @@ fn tell(place: &mut PeerPlace, address: std::io::Result<SocketAddr>) -> Result<(
 impl Way {
     fn options(self) -> StreamOptions {
         match self {
-            Self::Bp | Self::Bpts => StreamOptions::default().waiting(Waiting::Busy),
+            Self::Bp | Self::Bpts => StreamOptions::default().waiting(WaitStrategy::Busy),
             _ => StreamOptions::default().pollable(),
         }
     }
@@ -183,7 +183,7 @@ fn echo_by_threads(sockets: Vec<StreamSocket>) -> Result<(), PeerError> {
     })
 }
 
-fn echo_in_turn(sockets: Vec<StreamSocket>, waiting: Waiting) -> Result<(), PeerError> {
+fn echo_in_turn(sockets: Vec<StreamSocket>, waiting: WaitStrategy) -> Result<(), PeerError> {
     let mut set = StreamSet::new(waiting).map_err(PeerError::system("epoll_create"))?;
     let mut echoes: Vec<_> = sockets.iter().map(|_| Echo::new()).collect();
     for socket in sockets {
@@ -280,8 +280,8 @@ impl Way {
             return Ok(Box::new(socket));
         }
         let waiting = match self {
-            Self::Event => Waiting::EventBatch,
-            _ => Waiting::Bpev { bp_timeout_us: None },
+            Self::Event => WaitStrategy::EventBatch,
+            _ => WaitStrategy::Bpev { bp_timeout_us: None },
         };
         let options = StreamOptions::default().waiting(waiting);
         Ok(Box::new(StreamSocket::connect(nic, address, options).map_err(not_opened)?))

@@ -56,7 +56,9 @@ fn refused_at(
         a.expect_state(a.qp, QpState::Err)?;
         b.expect_state(b.qp, QpState::Err)?;
         if op.consumes_receive() {
-            b.expect(70, WcStatus::WR_FLUSH_ERR)?;
+            // The request has consumed a receive if only its access was refused.
+            let is_consumed = status == WcStatus::REM_ACCESS_ERR;
+            b.expect(70, if is_consumed { WcStatus::LOC_ACCESS_ERR } else { WcStatus::WR_FLUSH_ERR })?;
         }
     }
     same_bytes("the target's region", &b.get(0, LEN as u32)?, &vec![0x5A; LEN as usize])?;

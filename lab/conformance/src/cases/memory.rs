@@ -55,14 +55,32 @@ pub(super) fn add(table: &mut Table) {
         })
         .optional(Feature::RegisterMemory);
     table
-        .rc("mr/overlapping-regions", WRITE, SOURCE, |a, b| {
-            // Each registration of an end allocates memory of its own, so a case cannot register the same memory twice.
-            // It registers two regions of the same kind instead.
-            let one = b.register(Memory::Heap, LEN, ALL_ACCESS)?;
-            let two = b.register(Memory::Heap, LEN, ALL_ACCESS)?;
-            same("one key for two regions", one.rkey == two.rkey, false)?;
-            b.dereg(one)?;
-            write_to(a, b, two, 100)
+        .rc("mr/overlapping-regions", WRITE | READ, SOURCE, |a, b| {
+            // The same memory with all permissions, a part of it for READs only, and another part of which the first
+            // region ends before this one does.
+            let whole = b.register(Memory::Heap, LEN, ALL_ACCESS)?;
+            let part = b.register_part(whole, 1_000, 10_000, Access::REMOTE_READ)?;
+            let other = b.register_part(whole, 5_000, 15_000, ALL_ACCESS)?;
+            same("one key for two regions", whole.rkey == part.rkey || part.rkey == other.rkey, false)?;
+            same("the address of a part", part.addr, whole.addr + 1_000)?;
+            // A change through one region is visible in the others.
+            write_to(a, b, whole, 6_000)?;
+            let bytes = pattern(200, 1);
+            same_bytes("the part", &b.get_in(part, 5_000, 200)?, &bytes)?;
+            same_bytes("the other part", &b.get_in(other, 1_000, 200)?, &bytes)?;
+            a.put(0, &[0; 200])?;
+            let sges = vec![a.sge(0, 200)];
+            a.post(a.request_from(WrOpcode::READ, 2, sges, b, part.addr + 5_000, part.rkey))?;
+            a.expect_ok(2)?;
+            same_bytes("what was read through the part", &a.get(0, 200)?, &bytes)?;
+            // The end of one region leaves the others.
+            b.dereg(whole)?;
+            write_to(a, b, other, 100)?;
+            // A permission of one region is not one of another region of the same memory.
+            b.put_in(part, 0, &[0x5A; 200])?;
+            a.post(a.request_from(WrOpcode::WRITE, 3, vec![a.sge(0, 200)], b, part.addr, part.rkey))?;
+            a.expect(3, WcStatus::REM_ACCESS_ERR)?;
+            same_bytes("memory for READs only", &b.get_in(part, 0, 200)?, &[0x5A; 200])
         })
         .optional(Feature::RegisterMemory);
 }

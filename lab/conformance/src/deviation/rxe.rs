@@ -5,7 +5,7 @@ use super::Deviation;
 const NO_EVENT: &str = "the target raises no asynchronous event; the completion tells the initiator, the queue pair's state \
                         the target";
 const RECEIVE_FAILS: &str =
-    "the receive that the refused request would have consumed ends in its error, instead of being flushed";
+    "the receive that the refused request has consumed ends in REM_ACCESS_ERR, instead of LOC_ACCESS_ERR";
 const UNKNOWN_KEY: &str = "a key that names no region of the domain ends in LOC_QP_OP_ERR";
 const RECEIVE_ANY_FAULT: &str = "a receive whose element does not allow the access ends in LOC_QP_OP_ERR";
 const LONG_RESULT: &str =

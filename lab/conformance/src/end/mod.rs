@@ -126,6 +126,18 @@ impl End {
         answer!(self.call(&call)?, Answer::Mr(mr) => mr)
     }
 
+    /// Registers part of the memory of a region again.
+    pub(crate) fn register_part(
+        &mut self,
+        of: Mr,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Mr, Refusal> {
+        let call = Call::RegPart { pd: self.pd, of: of.handle, offset, len, access };
+        answer!(self.call(&call)?, Answer::Mr(mr) => mr)
+    }
+
     /// Deregisters a region. Returns whether no peer can access the memory any more.
     pub(crate) fn dereg(&mut self, mr: Mr) -> Result<bool, Refusal> {
         answer!(self.call(&Call::Dereg(mr.handle))?, Answer::Revoked(revoked) => revoked)

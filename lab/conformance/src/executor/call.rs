@@ -230,6 +230,19 @@ pub enum Call {
     },
     /// Destroys all objects and drops all events.
     Reset,
+    /// `ibv_reg_mr` of memory that a region of [`Call::RegMr`] covers already.
+    RegPart {
+        /// Domain.
+        pd: Handle,
+        /// Region that covers the memory.
+        of: Handle,
+        /// Offset from its start in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Allowed accesses.
+        access: Access,
+    },
 }
 
 impl Call {
@@ -239,7 +252,7 @@ impl Call {
             Self::About => "query_device",
             Self::AllocPd => "alloc_pd",
             Self::AllocMr { .. } => "alloc_mr",
-            Self::RegMr { .. } => "reg_mr",
+            Self::RegMr { .. } | Self::RegPart { .. } => "reg_mr",
             Self::Dereg(_) => "dereg_mr",
             Self::CreateChannel => "create_comp_channel",
             Self::CreateCq { .. } => "create_cq",

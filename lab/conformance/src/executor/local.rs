@@ -1,6 +1,7 @@
 //! An end in this process: a provider's context and the objects of a case.
 
 use std::os::fd::{BorrowedFd, RawFd};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use farcall_verbs::{
@@ -50,10 +51,10 @@ impl Local {
         Ok(About { provider: self.provider.into(), device, port, gid: choice.entry.gid, gid_index })
     }
 
-    fn add_region(&mut self, mr: Box<dyn RawMr>, backing: Option<Backing>) -> Answer {
+    fn add_region(&mut self, mr: Box<dyn RawMr>, backing: Option<Rc<Backing>>) -> Answer {
         let (handle, addr, len) = (self.handle(), mr.addr(), mr.len_bytes());
         let about = Mr { handle, addr: addr as u64, len: len as u64, lkey: mr.lkey(), rkey: mr.rkey() };
-        self.objects.mrs.insert(handle, Region { mr: Some(mr), addr, len, _backing: backing });
+        self.objects.mrs.insert(handle, Region { mr: Some(mr), addr, len, backing });
         Answer::Mr(about)
     }
 
@@ -69,6 +70,20 @@ impl Local {
         // registration before the memory. The case accesses the memory only by the bounds-checked copies of
         // `Call::Put` and `Call::Get`.
         let mr = unsafe { domain.reg_mr(backing.addr(), len, access) }?;
+        Ok(self.add_region(mr, Some(Rc::new(backing))))
+    }
+
+    /// Registers part of the memory of a region again.
+    fn register_part(&mut self, pd: Handle, (of, offset, len): (Handle, u64, u64), access: Access) -> Done {
+        let domain = self.objects.pd(pd)?;
+        let len = usize::try_from(len).map_err(|error| Failure::Harness(error.to_string()))?;
+        let addr = self.objects.bytes_at(of, offset, len)?;
+        let backing = found(self.objects.mrs.get(&of), "region", of)?.backing.clone();
+        let backing = found(backing, "memory of a case in region", of)?;
+        // SAFETY: `bytes_at` has checked that the range lies within the memory that `backing` owns. `Region`, into which
+        // a reference to it is moved, drops the registration before that reference. The case accesses the memory only
+        // by the bounds-checked copies of `Call::Put` and `Call::Get`.
+        let mr = unsafe { domain.reg_mr(addr, len, access) }?;
         Ok(self.add_region(mr, Some(backing)))
     }
 
@@ -110,6 +125,9 @@ impl Local {
                 Ok(self.add_region(mr, None))
             }
             Call::RegMr { pd, memory, len, access } => self.register(pd, memory, len, access),
+            Call::RegPart { pd, of, offset, len, access } => {
+                self.register_part(pd, (of, offset, len), access)
+            }
             Call::Dereg(mr) => self.objects.dereg(mr),
             Call::CreateChannel => {
                 let (channel, handle) = (self.context.create_comp_channel()?, self.handle());

@@ -1,6 +1,7 @@
 //! The objects of a case on a provider in this process, and the calls that access only them.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use farcall_verbs::{
@@ -11,13 +12,13 @@ use farcall_verbs::{
 use super::call::{Answer, Call, Handle, Reason, RecvRequest, Refusal, SendRequest, Target};
 use super::memory::Backing;
 
-/// A region and the memory below it, if the provider did not allocate that.
+/// A region and the memory below it, if the provider did not allocate that. Overlapping regions share their memory.
 pub(super) struct Region {
     // Dropped before the memory.
     pub(super) mr: Option<Box<dyn RawMr>>,
     pub(super) addr: *mut u8,
     pub(super) len: usize,
-    pub(super) _backing: Option<Backing>,
+    pub(super) backing: Option<Rc<Backing>>,
 }
 
 /// Fields are dropped in this order: objects before those that they refer to.
@@ -142,7 +143,7 @@ impl Objects {
         let region = found(self.mrs.get_mut(&mr), "region", mr)?;
         let raw = found(region.mr.take(), "registered region", mr)?;
         let revoked = raw.dereg() == Revoked::Now;
-        if region._backing.is_none() {
+        if region.backing.is_none() {
             // The memory was the provider's, and was freed by the deregistration.
             self.mrs.remove(&mr);
         }

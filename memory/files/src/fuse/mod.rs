@@ -22,11 +22,11 @@ use rustix::io::Errno;
 use crate::tree;
 use crate::volume::Volume;
 pub use mount::{MountError, MountOptions, unmount_at};
-pub(crate) use mount::{UnattachedMount, detach, detach_ours, unmount};
+pub(crate) use mount::{UnattachedMount, detach, detach_own, unmount};
 pub use one_file::{ONE_FILE_NAME, Transfer, mount_one_file, serve_one_file};
+pub(crate) use operations::execute;
 #[cfg(test)]
-pub(crate) use operations::answer as answer_to;
-pub(crate) use operations::ask;
+pub(crate) use operations::handle as handle_request;
 pub(crate) use wire::ERA_MAX;
 pub(crate) use wire::Request;
 use wire::{OUT_HEADER_BYTES, Opcode, REQUEST_BYTES_MAX};
@@ -69,7 +69,7 @@ impl Mount {
     /// # Errors
     /// Returns an error if the kernel cannot do this (before Linux 6.9), or if threads cannot be started.
     pub fn take_over(device: OwnedFd, dir: PathBuf, volume: Arc<Volume>) -> io::Result<Self> {
-        ask_again(&device)?;
+        request_resend(&device)?;
         Self::serve(device, dir, volume)
     }
 
@@ -86,10 +86,10 @@ impl Mount {
             let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
             mounted.threads.push(thread.spawn(move || {
                 serve(&device, |request, reply| {
-                    let answering = volume.answering();
-                    match answer_while_held(&device, &volume, request, reply) {
-                        Some(outcome) => (outcome, answering),
-                        None => leave(&ended),
+                    let reply_guard = volume.reply_guard();
+                    match handle_while_exclusive(&device, &volume, request, reply) {
+                        Some(outcome) => (outcome, reply_guard),
+                        None => abandon_request(&ended),
                     }
                 });
                 // The receiver is dropped together with the mount.
@@ -154,30 +154,30 @@ impl Drop for Mount {
 ///
 /// # Errors
 /// Returns an error if the kernel cannot do this (before Linux 6.9).
-pub fn ask_again(device: &OwnedFd) -> io::Result<()> {
+pub fn request_resend(device: &OwnedFd) -> io::Result<()> {
     rustix::io::write(device, &wire::resend())?;
     Ok(())
 }
 
 /// Returns the outcome of a request if this process holds the volume before and after it: only then is the reply
 /// valid. Returns `None` if the volume is lost: the kernel resends the request to the next process.
-fn answer_while_held(
+fn handle_while_exclusive(
     device: &OwnedFd,
     volume: &Volume,
     request: &Request<'_>,
     reply: &mut Vec<u8>,
 ) -> Option<tree::Result<()>> {
-    let request = request.in_era(volume.era()).valid_for(volume.wait_until_held()?);
+    let request = request.in_era(volume.era()).valid_for(volume.wait_until_exclusive()?);
     if request.is_current(request.named) && operations::drop_privileges(volume, &request) {
         // Fails if the kernel does not know the inode; then it caches nothing.
         let _ = rustix::io::write(device, &wire::invalidate_attributes(request.named));
     }
-    let outcome = operations::answer(volume, &request, reply);
-    volume.wait_until_held().map(|_| outcome)
+    let outcome = operations::handle(volume, &request, reply);
+    volume.wait_until_exclusive().map(|_| outcome)
 }
 
 /// Leaves the current request to the next process: it is not answered, and the thread reads no more requests.
-fn leave(ended: &mpsc::Sender<MountEnd>) -> ! {
+fn abandon_request(ended: &mpsc::Sender<MountEnd>) -> ! {
     // If the receiver was dropped with the mount, the process is exiting anyway.
     let _ = ended.send(MountEnd::Lost);
     loop {
@@ -196,7 +196,7 @@ pub(crate) fn create_volume_mount(
 
 /// Serves requests until the file system is unmounted. The value `H` returned with an outcome is held until the kernel
 /// has received the reply.
-fn serve<H>(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>) -> (tree::Result<()>, H)) {
+fn serve<H>(device: &OwnedFd, mut handler: impl FnMut(&Request<'_>, &mut Vec<u8>) -> (tree::Result<()>, H)) {
     // The thread sleeps between requests, and a program waits for each of them.
     request_short_slice();
     // The buffer is populated before the kernel writes to it: a process that is killed while a page fault delays the
@@ -207,7 +207,7 @@ fn serve<H>(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>
         match rustix::io::read(device, &mut bytes[..]) {
             Ok(len_bytes) => {
                 if let Some(request) = Request::parse(&bytes[..len_bytes]) {
-                    answer(device, &request, &mut reply, &mut answers);
+                    send_reply(device, &request, &mut reply, &mut handler);
                 }
             }
             // ENOENT: the request was interrupted before it was read.
@@ -221,22 +221,22 @@ fn serve<H>(device: &OwnedFd, mut answers: impl FnMut(&Request<'_>, &mut Vec<u8>
     }
 }
 
-fn answer<H>(
+fn send_reply<H>(
     device: &OwnedFd,
     request: &Request<'_>,
     reply: &mut Vec<u8>,
-    answers: &mut impl FnMut(&Request<'_>, &mut Vec<u8>) -> (tree::Result<()>, H),
+    handler: &mut impl FnMut(&Request<'_>, &mut Vec<u8>) -> (tree::Result<()>, H),
 ) {
     reply.clear();
     let (outcome, _held) = match request.opcode {
         Some(Opcode::Init) => (wire::init(request.body, reply), None),
         Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt) => {
             // These have no reply. Interrupts are ignored: a request that waits for memory ends in bounded time.
-            let _ = answers(request, reply);
+            let _ = handler(request, reply);
             return;
         }
         Some(_) => {
-            let (outcome, held) = answers(request, reply);
+            let (outcome, held) = handler(request, reply);
             (outcome, Some(held))
         }
         None => (Err(Errno::NOSYS), None),

@@ -129,7 +129,7 @@ pub(crate) fn detach(dir: &Path) -> io::Result<()> {
 
 /// Detaches the topmost file system at the directory with [`detach`], if it is one of Farcall's. The file system of
 /// the caller may not have been attached.
-pub(crate) fn detach_ours(dir: &Path) -> io::Result<()> {
+pub(crate) fn detach_own(dir: &Path) -> io::Result<()> {
     if farcall_mounted_at(dir)?.is_some() { detach(dir) } else { Ok(()) }
 }
 

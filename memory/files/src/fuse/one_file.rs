@@ -45,22 +45,22 @@ pub fn mount_one_file(dir: &Path) -> Result<OwnedFd, MountError> {
     Ok(mount.device()?)
 }
 
-/// Serves requests until the file system is unmounted, as one of several threads. Calls `tell` after each transfer.
+/// Serves requests until the file system is unmounted, as one of several threads. Calls `record` after each transfer.
 pub fn serve_one_file(
     device: &OwnedFd,
     memory: &dyn Memory,
     size_bytes: u64,
-    mut tell: impl FnMut(Transfer),
+    mut record: impl FnMut(Transfer),
 ) {
-    super::serve(device, |request, reply| (answer(memory, size_bytes, request, reply, &mut tell), ()));
+    super::serve(device, |request, reply| (handle(memory, size_bytes, request, reply, &mut record), ()));
 }
 
-fn answer(
+fn handle(
     memory: &dyn Memory,
     size_bytes: u64,
     request: &Request<'_>,
     reply: &mut Vec<u8>,
-    tell: &mut impl FnMut(Transfer),
+    record: &mut impl FnMut(Transfer),
 ) -> Result<()> {
     let (node, mut body) = (request.node, request.body);
     let Some(opcode) = request.opcode else { return Err(Errno::NOSYS) };
@@ -81,7 +81,7 @@ fn answer(
             let left = usize::try_from(size_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
             let len_bytes = len_bytes.min(left).min(TRANSFER_BYTES_MAX);
             if len_bytes > 0 {
-                timed(false, len_bytes, tell, || memory.read(offset, len_bytes, reply))?;
+                timed(false, len_bytes, record, || memory.read(offset, len_bytes, reply))?;
             }
         }
         Opcode::Write if node == FILE => {
@@ -92,7 +92,7 @@ fn answer(
             if offset.checked_add(len_bytes.into()).is_none_or(|end| end > size_bytes) {
                 return Err(Errno::FBIG);
             }
-            timed(true, bytes.len(), tell, || memory.write(offset, bytes))?;
+            timed(true, bytes.len(), record, || memory.write(offset, bytes))?;
             reply.put_u32(len_bytes);
             reply.put_u32(0);
         }
@@ -108,12 +108,12 @@ fn answer(
 fn timed(
     is_write: bool,
     len_bytes: usize,
-    tell: &mut impl FnMut(Transfer),
+    record: &mut impl FnMut(Transfer),
     transfer: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let begun = Instant::now();
     let outcome = transfer();
-    tell(Transfer { is_write, len_bytes, time: begun.elapsed(), is_done: outcome.is_ok() });
+    record(Transfer { is_write, len_bytes, time: begun.elapsed(), is_done: outcome.is_ok() });
     outcome
 }
 
@@ -155,12 +155,12 @@ mod tests {
         }
     }
 
-    fn ask(
+    fn execute(
         memory: &Bytes,
         opcode: Opcode,
         node: u64,
         body: &[u8],
-        told: &mut Vec<Transfer>,
+        transfers: &mut Vec<Transfer>,
     ) -> Result<Vec<u8>> {
         let request = Request {
             opcode: Some(opcode),
@@ -175,7 +175,7 @@ mod tests {
             valid: VALID_MAX,
         };
         let mut reply = Vec::new();
-        answer(memory, SIZE_BYTES, &request, &mut reply, &mut |transfer| told.push(transfer))?;
+        handle(memory, SIZE_BYTES, &request, &mut reply, &mut |transfer| transfers.push(transfer))?;
         Ok(reply)
     }
 
@@ -189,24 +189,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_nothing_is_beyond_the_end() {
+    fn reads_written_bytes_within_the_size() {
         let memory = Bytes(Mutex::new(vec![0; SIZE_BYTES as usize]));
-        let mut told = Vec::new();
+        let mut transfers = Vec::new();
         let mut write = words(0, 8_192, 4_096);
         write.extend_from_slice(&[7; 4_096]);
-        let mut ask = |opcode, node, body: &[u8]| ask(&memory, opcode, node, body, &mut told);
-        assert_eq!(ask(Opcode::Write, FILE, &write).unwrap()[..4], 4_096_u32.to_ne_bytes());
-        assert_eq!(ask(Opcode::Read, FILE, &words(0, 8_192, 4_096)).unwrap(), vec![7; 4_096]);
-        assert_eq!(ask(Opcode::Read, FILE, &words(0, SIZE_BYTES - 10, 4_096)).unwrap(), vec![0; 10]);
-        assert_eq!(ask(Opcode::Read, FILE, &words(0, SIZE_BYTES + 1, 4_096)).unwrap(), Vec::<u8>::new());
+        let mut execute = |opcode, node, body: &[u8]| execute(&memory, opcode, node, body, &mut transfers);
+        assert_eq!(execute(Opcode::Write, FILE, &write).unwrap()[..4], 4_096_u32.to_ne_bytes());
+        assert_eq!(execute(Opcode::Read, FILE, &words(0, 8_192, 4_096)).unwrap(), vec![7; 4_096]);
+        assert_eq!(execute(Opcode::Read, FILE, &words(0, SIZE_BYTES - 10, 4_096)).unwrap(), vec![0; 10]);
+        assert_eq!(execute(Opcode::Read, FILE, &words(0, SIZE_BYTES + 1, 4_096)).unwrap(), Vec::<u8>::new());
         let mut beyond = words(0, SIZE_BYTES - 10, 4_096);
         beyond.extend_from_slice(&[7; 4_096]);
-        assert_eq!(ask(Opcode::Write, FILE, &beyond), Err(Errno::FBIG));
-        assert_eq!(ask(Opcode::Write, FILE, &write[..100]), Err(Errno::IO), "shorter than it says");
-        assert_eq!(ask(Opcode::Lookup, ROOT, b"swap\0").unwrap()[..8], FILE.to_ne_bytes());
-        assert_eq!(ask(Opcode::Lookup, ROOT, b"other\0"), Err(Errno::NOENT));
-        assert_eq!(ask(Opcode::Unlink, ROOT, b"swap\0"), Err(Errno::NOSYS));
-        assert_eq!(told.len(), 3, "nothing is asked for beyond the end");
-        assert!(told.iter().all(|transfer| transfer.is_done) && told[0].is_write && !told[1].is_write);
+        assert_eq!(execute(Opcode::Write, FILE, &beyond), Err(Errno::FBIG));
+        assert_eq!(execute(Opcode::Write, FILE, &write[..100]), Err(Errno::IO), "shorter than it says");
+        assert_eq!(execute(Opcode::Lookup, ROOT, b"swap\0").unwrap()[..8], FILE.to_ne_bytes());
+        assert_eq!(execute(Opcode::Lookup, ROOT, b"other\0"), Err(Errno::NOENT));
+        assert_eq!(execute(Opcode::Unlink, ROOT, b"swap\0"), Err(Errno::NOSYS));
+        assert_eq!(transfers.len(), 3, "nothing is asked for beyond the end");
+        assert!(
+            transfers.iter().all(|transfer| transfer.is_done)
+                && transfers[0].is_write
+                && !transfers[1].is_write
+        );
     }
 }

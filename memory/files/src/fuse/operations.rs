@@ -17,10 +17,10 @@ const ENTRY_OUT_BYTES: usize = 128;
 const FOPEN_DIRECT_IO: u32 = 1;
 
 /// Executes a request and appends the body of the reply to `reply`.
-pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn handle(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
     let (node, mut body) = (request.node, request.body);
     if request.is_resent()
-        && let Some(outcome) = volume.earlier(request.number(), reply)
+        && let Some(outcome) = volume.earlier_reply(request.number(), reply)
     {
         return outcome;
     }
@@ -48,13 +48,13 @@ pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
         }
         Opcode::Setattr => {
             resize(volume, node, body)?;
-            volume.ask(request, reply)
+            volume.execute(request, reply)
         }
         Opcode::Readlink => {
             reply.extend_from_slice(volume.tree().readlink(node)?);
             Ok(())
         }
-        Opcode::Release | Opcode::Releasedir => volume.ask_alone(request, reply),
+        Opcode::Release | Opcode::Releasedir => volume.execute_exclusively(request, reply),
         Opcode::Read => {
             body.skip(8)?;
             let (offset, len_bytes) = (body.u64()?, body.u32()? as usize);
@@ -96,7 +96,7 @@ pub(crate) fn answer(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
             reply.put_u64(volume.tree().seek(node, offset, for_data)?);
             Ok(())
         }
-        _ => volume.ask(request, reply),
+        _ => volume.execute(request, reply),
     }
 }
 
@@ -135,7 +135,7 @@ const fn changes_the_tree(opcode: Opcode) -> bool {
 
 /// Executes a request on the tree alone. Deterministic: with the same request and time it has the same effect on an
 /// equal tree, as the replay of the journal requires.
-pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn execute(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut Vec<u8>) -> Result<()> {
     let (node, mut body) = (request.node, request.body);
     let caller = Caller { uid: request.uid, gid: request.gid };
     let Some(opcode) = request.opcode else { return Err(Errno::NOSYS) };
@@ -150,13 +150,13 @@ pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut
             let (mode, rdev) = (body.u32()?, body.u32()?);
             body.skip(8)?;
             let name = body.name()?;
-            entry(tree, request, reply, |tree| tree.make(node, name, mode, rdev, caller, now))
+            entry(tree, request, reply, |tree| tree.create(node, name, mode, rdev, caller, now))
         }
         Opcode::Mkdir => {
             let mode = body.u32()? & !KIND_BITS | DIRECTORY;
             body.skip(4)?;
             let name = body.name()?;
-            entry(tree, request, reply, |tree| tree.make(node, name, mode, 0, caller, now))
+            entry(tree, request, reply, |tree| tree.create(node, name, mode, 0, caller, now))
         }
         Opcode::Create | Opcode::Tmpfile => {
             body.skip(4)?;
@@ -164,8 +164,8 @@ pub(crate) fn ask(tree: &mut Tree, request: &Request<'_>, now: Time, reply: &mut
             body.skip(8)?;
             let name = body.name()?;
             let made = match opcode {
-                Opcode::Tmpfile => tree.make_nameless(node, mode & !KIND_BITS, caller, now),
-                _ => tree.make(node, name, mode, 0, caller, now),
+                Opcode::Tmpfile => tree.create_unnamed(node, mode & !KIND_BITS, caller, now),
+                _ => tree.create(node, name, mode, 0, caller, now),
             }?;
             tree.open(made.ino)?;
             entry(tree, request, reply, |_| Ok(made))?;
@@ -233,7 +233,7 @@ fn entry(
     make: impl FnOnce(&mut Tree) -> Result<Attributes>,
 ) -> Result<()> {
     let attributes = make(tree)?;
-    tree.looked_up(attributes.ino);
+    tree.add_lookup(attributes.ino);
     reply.put_entry_out(node_of(attributes.ino, request.era), &attributes, request.valid);
     Ok(())
 }
@@ -378,7 +378,7 @@ fn readdir(tree: &mut Tree, request: &Request<'_>, lines: Lines, reply: &mut Vec
         reply.extend_from_slice(line.name);
         reply.resize(end, 0);
     }
-    known.into_iter().for_each(|ino| tree.looked_up(ino));
+    known.into_iter().for_each(|ino| tree.add_lookup(ino));
     Ok(())
 }
 

@@ -45,7 +45,7 @@ impl FreeBlocks {
     }
 
     /// Allocates up to `want` adjacent blocks, at `near` if that is free, so that a growing file stays contiguous.
-    pub fn take(&mut self, want: u64, near: Option<u64>) -> Option<Blocks> {
+    pub fn allocate(&mut self, want: u64, near: Option<u64>) -> Option<Blocks> {
         let at_near = near.and_then(|near| {
             let (start, len) = self.runs.range(..=near).next_back()?;
             (near < start + len).then(|| (near, start + len - near))
@@ -65,7 +65,7 @@ impl FreeBlocks {
     }
 
     /// Allocates exactly these blocks. Returns `false` if not all of them are free.
-    pub fn take_exactly(&mut self, blocks: Blocks) -> bool {
+    pub fn allocate_exactly(&mut self, blocks: Blocks) -> bool {
         let run = self.runs.range(..=blocks.start).next_back().map(|(start, len)| (*start, *len));
         let end = blocks.start.checked_add(blocks.len);
         let is_free = blocks.len > 0 && run.zip(end).is_some_and(|((start, len), end)| end <= start + len);
@@ -94,7 +94,7 @@ impl FreeBlocks {
     }
 
     /// Frees blocks.
-    pub fn give_back(&mut self, blocks: Blocks) {
+    pub fn release(&mut self, blocks: Blocks) {
         let Blocks { mut start, mut len } = blocks;
         self.free += len;
         if let Some((before, before_len)) = self.runs.range(..start).next_back().map(|(at, len)| (*at, *len))
@@ -121,20 +121,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_taken_once_and_neighbours_join_again() {
+    fn allocates_blocks_once_and_merges_free_runs() {
         let mut free = FreeBlocks::new(10);
-        let first = free.take(4, None).unwrap();
-        let second = free.take(4, Some(first.start + first.len)).unwrap();
+        let first = free.allocate(4, None).unwrap();
+        let second = free.allocate(4, Some(first.start + first.len)).unwrap();
         assert_eq!((first.start, second.start), (0, 4));
-        assert_eq!(free.take(4, None), Some(Blocks { start: 8, len: 2 }));
-        assert_eq!((free.take(1, Some(3)), free.free()), (None, 0));
-        free.give_back(first);
-        free.give_back(Blocks { start: 8, len: 2 });
-        free.give_back(second);
-        assert!(free.take_exactly(Blocks { start: 3, len: 5 }));
-        assert!(!free.take_exactly(Blocks { start: 7, len: 2 }));
-        assert!(!free.take_exactly(Blocks { start: u64::MAX, len: 2 }));
-        free.give_back(Blocks { start: 3, len: 5 });
-        assert_eq!(free.take(20, None), Some(Blocks { start: 0, len: 10 }));
+        assert_eq!(free.allocate(4, None), Some(Blocks { start: 8, len: 2 }));
+        assert_eq!((free.allocate(1, Some(3)), free.free()), (None, 0));
+        free.release(first);
+        free.release(Blocks { start: 8, len: 2 });
+        free.release(second);
+        assert!(free.allocate_exactly(Blocks { start: 3, len: 5 }));
+        assert!(!free.allocate_exactly(Blocks { start: 7, len: 2 }));
+        assert!(!free.allocate_exactly(Blocks { start: u64::MAX, len: 2 }));
+        free.release(Blocks { start: 3, len: 5 });
+        assert_eq!(free.allocate(20, None), Some(Blocks { start: 0, len: 10 }));
     }
 }

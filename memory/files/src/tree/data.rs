@@ -58,7 +58,7 @@ pub struct WritePlan {
 impl WritePlan {
     /// Returns whether a store changes blocks of which a tree without this plan expects other contents: blocks that
     /// another file may have had, or bytes after the end of the file.
-    pub(crate) const fn must_be_known(&self) -> bool {
+    pub(crate) const fn must_sync_first(&self) -> bool {
         !self.fresh.is_empty() || !self.reserved.is_empty() || self.is_tail_dirty.is_some()
     }
 }
@@ -111,7 +111,7 @@ impl Tree {
             let at = stored.map(|run| run.blocks.start * BLOCK_BYTES + (from - blocks.start * BLOCK_BYTES));
             Load { at, len_bytes: (to - from) as usize }
         };
-        Ok(file.extents.pieces(blocks_around(&range)).map(load).collect())
+        Ok(file.extents.segments(blocks_around(&range)).map(load).collect())
     }
 
     /// Updates the access time after a read like `relatime`: once a day, or after a change. Returns whether it was
@@ -138,18 +138,18 @@ impl Tree {
         let file = self.file(ino)?;
         let blocks = if len_bytes == 0 { 0..0 } else { blocks_around(&range) };
         let mut holes = Vec::new();
-        for (piece, run) in file.extents.pieces(blocks) {
+        for (segment, run) in file.extents.segments(blocks) {
             match run {
-                Some(run) if run.is_stored => plan.stores.push(exact(&range, &piece, run.blocks)),
+                Some(run) if run.is_stored => plan.stores.push(exact(&range, &segment, run.blocks)),
                 Some(run) => {
-                    plan.stores.push(padded(&range, &piece, run.blocks));
-                    plan.reserved.push(piece);
+                    plan.stores.push(padded(&range, &segment, run.blocks));
+                    plan.reserved.push(segment);
                 }
-                None => holes.push(piece),
+                None => holes.push(segment),
             }
         }
         for hole in holes {
-            let taken = self.take_for(ino, &hole).inspect_err(|_| self.give_back_fresh(&plan))?;
+            let taken = self.allocate_hole(ino, &hole).inspect_err(|_| self.free_new_blocks(&plan))?;
             for (at, blocks) in taken {
                 plan.stores.push(padded(&range, &(at..at + blocks.len), blocks));
                 plan.fresh.push((at, blocks));
@@ -186,12 +186,12 @@ impl Tree {
     }
 
     /// Allocates blocks for a hole.
-    fn take_for(&mut self, ino: u64, hole: &Range<u64>) -> Result<Vec<(u64, Blocks)>> {
+    fn allocate_hole(&mut self, ino: u64, hole: &Range<u64>) -> Result<Vec<(u64, Blocks)>> {
         let mut near = self.file(ino)?.extents.near(hole.start);
         let (mut taken, mut at) = (Vec::new(), hole.start);
         while at < hole.end {
-            let Some(blocks) = self.free.take(hole.end - at, near) else {
-                taken.into_iter().for_each(|(_, blocks)| self.free.give_back(blocks));
+            let Some(blocks) = self.free.allocate(hole.end - at, near) else {
+                taken.into_iter().for_each(|(_, blocks)| self.free.release(blocks));
                 return Err(Errno::NOSPC);
             };
             taken.push((at, blocks));
@@ -201,8 +201,8 @@ impl Tree {
         Ok(taken)
     }
 
-    fn give_back_fresh(&mut self, plan: &WritePlan) {
-        plan.fresh.iter().for_each(|(_, blocks)| self.free.give_back(*blocks));
+    fn free_new_blocks(&mut self, plan: &WritePlan) {
+        plan.fresh.iter().for_each(|(_, blocks)| self.free.release(*blocks));
     }
 
     /// Ends a write. If all stores succeeded, it takes effect. Otherwise length and holes of the file are unchanged,
@@ -213,16 +213,16 @@ impl Tree {
     pub fn finish_write(&mut self, plan: WritePlan, is_stored: bool, now: Time) -> Result<Attributes> {
         let ino = plan.ino;
         if !is_stored || self.file(ino).is_err() {
-            self.give_back_fresh(&plan);
+            self.free_new_blocks(&plan);
             return self.attributes(ino);
         }
         let file = self.file_mut(ino)?;
         for range in plan.reserved {
             let mut at = range.start;
             let mut reserved: Vec<(u64, Blocks)> = Vec::new();
-            for (piece, run) in file.extents.pieces(range.clone()) {
-                reserved.extend(run.map(|run| (piece.start, run.blocks)));
-                at = piece.end;
+            for (segment, run) in file.extents.segments(range.clone()) {
+                reserved.extend(run.map(|run| (segment.start, run.blocks)));
+                at = segment.end;
             }
             debug_assert_eq!(at, range.end, "nobody else changes the file meanwhile");
             drop(file.extents.remove(range));
@@ -247,11 +247,11 @@ impl Tree {
     pub fn plan_resize(&mut self, ino: u64, len_bytes: u64) -> Result<WritePlan> {
         let file = self.file_mut(ino)?;
         if len_bytes < file.len_bytes {
-            let kept = len_bytes.div_ceil(BLOCK_BYTES);
-            let removed = file.extents.remove(kept..u64::MAX);
+            let kept_blocks = len_bytes.div_ceil(BLOCK_BYTES);
+            let removed = file.extents.remove(kept_blocks..u64::MAX);
             file.len_bytes = len_bytes;
             file.is_tail_dirty = !len_bytes.is_multiple_of(BLOCK_BYTES);
-            removed.into_iter().for_each(|blocks| self.free.give_back(blocks));
+            removed.into_iter().for_each(|blocks| self.free.release(blocks));
         }
         self.plan_write(ino, len_bytes, 0)
     }
@@ -280,7 +280,7 @@ impl Tree {
             // The blocks completely inside the range are freed.
             let file = self.file_mut(ino)?;
             let removed = if inside.is_empty() { Vec::new() } else { file.extents.remove(inside) };
-            removed.into_iter().for_each(|blocks| self.free.give_back(blocks));
+            removed.into_iter().for_each(|blocks| self.free.release(blocks));
         }
         if how != Allocate::Punch {
             self.reserve(ino, &range)?;
@@ -290,13 +290,14 @@ impl Tree {
 
     /// Reserves blocks for all holes of a range.
     fn reserve(&mut self, ino: u64, range: &Range<u64>) -> Result<()> {
-        let pieces = self.file(ino)?.extents.pieces(blocks_around(range));
-        let holes: Vec<Range<u64>> = pieces.filter(|(_, run)| run.is_none()).map(|(hole, _)| hole).collect();
+        let segments = self.file(ino)?.extents.segments(blocks_around(range));
+        let holes: Vec<Range<u64>> =
+            segments.filter(|(_, run)| run.is_none()).map(|(hole, _)| hole).collect();
         if holes.iter().map(|hole| hole.end - hole.start).sum::<u64>() > self.free.free() {
             return Err(Errno::NOSPC);
         }
         for hole in holes {
-            let taken = self.take_for(ino, &hole)?;
+            let taken = self.allocate_hole(ino, &hole)?;
             let file = self.file_mut(ino)?;
             for (at, blocks) in taken {
                 file.extents.insert(at, Run { blocks, is_stored: false });
@@ -316,9 +317,9 @@ impl Tree {
         }
         let found = file
             .extents
-            .pieces(blocks_around(&(offset..file.len_bytes)))
+            .segments(blocks_around(&(offset..file.len_bytes)))
             .find(|(_, run)| run.is_some_and(|run| run.is_stored) == for_data)
-            .map(|(piece, _)| offset.max(piece.start * BLOCK_BYTES));
+            .map(|(segment, _)| offset.max(segment.start * BLOCK_BYTES));
         match found {
             Some(at) => Ok(at),
             // The end of the file counts as a hole.
@@ -346,21 +347,21 @@ impl super::File {
 
 /// Returns the part of a write that lies in a segment of the file: its offset in the segment, its range in the data,
 /// and the number of bytes after it in the segment.
-fn part(range: &Range<u64>, piece: &Range<u64>) -> (u64, Range<usize>, u64) {
-    let from = range.start.max(piece.start * BLOCK_BYTES);
-    let to = range.end.min(piece.end * BLOCK_BYTES);
+fn part(range: &Range<u64>, segment: &Range<u64>) -> (u64, Range<usize>, u64) {
+    let from = range.start.max(segment.start * BLOCK_BYTES);
+    let to = range.end.min(segment.end * BLOCK_BYTES);
     let data = (from - range.start) as usize..(to - range.start) as usize;
-    (from - piece.start * BLOCK_BYTES, data, piece.end * BLOCK_BYTES - to)
+    (from - segment.start * BLOCK_BYTES, data, segment.end * BLOCK_BYTES - to)
 }
 
 /// Returns a store over existing data.
-fn exact(range: &Range<u64>, piece: &Range<u64>, blocks: Blocks) -> Store {
-    let (before, data, _) = part(range, piece);
+fn exact(range: &Range<u64>, segment: &Range<u64>, blocks: Blocks) -> Store {
+    let (before, data, _) = part(range, segment);
     Store { at: blocks.start * BLOCK_BYTES + before, zeros_before: 0, data, zeros_after: 0 }
 }
 
 /// Returns a store of complete blocks, regardless of their earlier contents.
-fn padded(range: &Range<u64>, piece: &Range<u64>, blocks: Blocks) -> Store {
-    let (before, data, after) = part(range, piece);
+fn padded(range: &Range<u64>, segment: &Range<u64>, blocks: Blocks) -> Store {
+    let (before, data, after) = part(range, segment);
     Store { at: blocks.start * BLOCK_BYTES, zeros_before: before as usize, data, zeros_after: after as usize }
 }

@@ -35,7 +35,7 @@ impl Extents {
 
     /// Returns the segments of a range of blocks in ascending order: the range in the file, and its run (`None` for a
     /// hole).
-    pub fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Option<Run>)> {
+    pub fn segments(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Option<Run>)> {
         let first = self.runs.range(..=range.start).next_back();
         let later =
             self.runs.range(range.start.saturating_add(1)..range.end.max(range.start.saturating_add(1)));
@@ -69,7 +69,7 @@ impl Extents {
 
     /// Returns the position of a block in the address space, if it was stored.
     pub fn stored(&self, block: u64) -> Option<u64> {
-        let run = self.pieces(block..block + 1).next()?.1?;
+        let run = self.segments(block..block + 1).next()?.1?;
         run.is_stored.then_some(run.blocks.start)
     }
 

@@ -175,7 +175,7 @@ impl Tree {
             if run.is_stored && is_behind {
                 return Err("it has bytes behind its end");
             }
-            if !self.free.take_exactly(run.blocks) {
+            if !self.free.allocate_exactly(run.blocks) {
                 return Err("its blocks are of another file, or there are none");
             }
             count += run.blocks.len;

@@ -176,7 +176,7 @@ impl Tree {
     }
 
     /// Counts a reference of the kernel to the inode, which prevents its removal until it is forgotten.
-    pub fn looked_up(&mut self, ino: u64) {
+    pub fn add_lookup(&mut self, ino: u64) {
         if let Ok(inode) = self.get_mut(ino) {
             inode.lookups += 1;
         }
@@ -220,7 +220,7 @@ impl Tree {
             return;
         }
         if let Some(Inode { content: Content::Bytes(file), .. }) = self.inodes.remove(&ino) {
-            file.extents.runs().for_each(|(_, run)| self.free.give_back(run.blocks));
+            file.extents.runs().for_each(|(_, run)| self.free.release(run.blocks));
         }
     }
 

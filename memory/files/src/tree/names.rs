@@ -82,7 +82,7 @@ impl Tree {
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `ENOSPC`, `EMLINK`.
-    pub fn make(
+    pub fn create(
         &mut self,
         parent: u64,
         name: &[u8],
@@ -122,7 +122,13 @@ impl Tree {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOSPC`.
-    pub fn make_nameless(&mut self, parent: u64, mode: u32, caller: Caller, now: Time) -> Result<Attributes> {
+    pub fn create_unnamed(
+        &mut self,
+        parent: u64,
+        mode: u32,
+        caller: Caller,
+        now: Time,
+    ) -> Result<Attributes> {
         let (caller, mode) = self.inherited(parent, caller, mode)?;
         let mut file = inode(Content::Bytes(File::default()), REGULAR | mode, caller, 0, now);
         file.links = 0;
@@ -157,7 +163,7 @@ impl Tree {
         if self.directory(parent)?.get(name).is_some() {
             return Err(Errno::EXIST);
         }
-        self.check_living(parent)?;
+        self.check_linked(parent)?;
         let (caller, mode) = self.inherited(parent, caller, mode)?;
         let mode = if mode & KIND_BITS == 0 { mode | REGULAR } else { mode };
         let mut made = inode(content, mode, caller, rdev, now);
@@ -173,7 +179,7 @@ impl Tree {
     }
 
     /// Returns `ENOENT` for a removed directory, in which no names may be created.
-    fn check_living(&self, parent: u64) -> Result<()> {
+    fn check_linked(&self, parent: u64) -> Result<()> {
         if self.get(parent)?.links == 0 { Err(Errno::NOENT) } else { Ok(()) }
     }
 
@@ -202,7 +208,7 @@ impl Tree {
         if self.directory(parent)?.get(name).is_some() {
             return Err(Errno::EXIST);
         }
-        self.check_living(parent)?;
+        self.check_linked(parent)?;
         self.directory_mut(parent)?.set(name, ino);
         self.touch_directory(parent, 0, now)?;
         let inode = self.get_mut(ino)?;
@@ -222,7 +228,7 @@ impl Tree {
         }
         self.directory_mut(parent)?.remove(name);
         self.touch_directory(parent, 0, now)?;
-        self.unlinked(ino, now)
+        self.remove_link(ino, now)
     }
 
     /// Removes a directory that is empty.
@@ -236,11 +242,11 @@ impl Tree {
         }
         self.directory_mut(parent)?.remove(name);
         self.touch_directory(parent, -1, now)?;
-        self.unlinked(ino, now)
+        self.remove_link(ino, now)
     }
 
     /// Records the removal of a name of an inode. A directory has only one.
-    fn unlinked(&mut self, ino: u64, now: Time) -> Result<()> {
+    fn remove_link(&mut self, ino: u64, now: Time) -> Result<()> {
         let inode = self.get_mut(ino)?;
         inode.links = if inode.is_directory() { 0 } else { inode.links.saturating_sub(1) };
         inode.ctime = now;
@@ -263,13 +269,13 @@ impl Tree {
         check_name(to.1)?;
         let moved = self.directory(from.0)?.get(from.1).ok_or(Errno::NOENT)?;
         let target = self.directory(to.0)?.get(to.1);
-        self.check_living(to.0)?;
-        self.check_no_circle(moved, to.0)?;
+        self.check_linked(to.0)?;
+        self.check_no_cycle(moved, to.0)?;
         match (exchange, target) {
             (Exchange::NoReplace, Some(_)) => return Err(Errno::EXIST),
             (Exchange::Exchange, None) => return Err(Errno::NOENT),
             (Exchange::Exchange, Some(target)) => {
-                self.check_no_circle(target, from.0)?;
+                self.check_no_cycle(target, from.0)?;
                 return self.exchange((from, moved), (to, target), now);
             }
             // Two names of the same inode: rename(2) has no effect.
@@ -283,7 +289,7 @@ impl Tree {
         }
         if let Some(target) = target {
             self.touch_directory(to.0, -i32::from(is_directory), now)?;
-            self.unlinked(target, now)?;
+            self.remove_link(target, now)?;
         }
         if from.0 == to.0 {
             self.directory_mut(from.0)?.rename(from.1, to.1);
@@ -293,7 +299,7 @@ impl Tree {
         }
         self.touch_directory(from.0, -i32::from(is_directory), now)?;
         self.touch_directory(to.0, i32::from(is_directory), now)?;
-        self.moved(moved, to.0, now)
+        self.update_moved(moved, to.0, now)
     }
 
     fn exchange(&mut self, a: ((u64, &[u8]), u64), b: ((u64, &[u8]), u64), now: Time) -> Result<()> {
@@ -303,12 +309,12 @@ impl Tree {
         self.directory_mut(b.0.0)?.set(b.0.1, a.1);
         self.touch_directory(a.0.0, of_b - of_a, now)?;
         self.touch_directory(b.0.0, of_a - of_b, now)?;
-        self.moved(a.1, b.0.0, now)?;
-        self.moved(b.1, a.0.0, now)
+        self.update_moved(a.1, b.0.0, now)?;
+        self.update_moved(b.1, a.0.0, now)
     }
 
     /// Records the move of an inode to another directory.
-    fn moved(&mut self, ino: u64, parent: u64, now: Time) -> Result<()> {
+    fn update_moved(&mut self, ino: u64, parent: u64, now: Time) -> Result<()> {
         let inode = self.get_mut(ino)?;
         inode.ctime = now;
         if let Content::Directory(directory) = &mut inode.content {
@@ -329,7 +335,7 @@ impl Tree {
     }
 
     /// Returns `EINVAL` if `directory` is `ino` or below it.
-    fn check_no_circle(&self, ino: u64, directory: u64) -> Result<()> {
+    fn check_no_cycle(&self, ino: u64, directory: u64) -> Result<()> {
         let mut at = directory;
         while at != ROOT {
             if at == ino {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Direction, Memory, Request, Span};
-use crate::pieces::Piece;
+use crate::buffer_pool::PoolSlice;
 
 /// How requests are combined: the rows of the paper's table I.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,13 +49,13 @@ pub struct Work {
     /// Indices of its requests in [`Doorbell::members`](super::Doorbell::members), in ascending order of address.
     pub members: Range<usize>,
     /// Its range of the pool, which contains the bytes of the copied requests, one after another.
-    pub piece: Piece,
+    pub pool_slice: PoolSlice,
 }
 
 /// A request that may be posted now, and its position among the waiting requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
-    pub place: usize,
+    pub position: usize,
     pub request: Request,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Group {
     pub span: Span,
     pub pool_bytes: u64,
     /// Position of the request that has waited longest.
-    pub place: usize,
+    pub position: usize,
     /// Whether it must be posted without others ([`Memory::Alone`]).
     pub is_alone: bool,
     /// Number of scatter/gather elements.
@@ -79,14 +79,14 @@ pub(crate) struct Group {
 
 impl Group {
     /// Creates the group of one candidate.
-    fn of(at: usize, Candidate { place, request }: Candidate) -> Self {
+    fn new(at: usize, Candidate { position, request }: Candidate) -> Self {
         let ends_in_pool = request.memory == Memory::Pool;
         Self {
             candidates: at..at + 1,
             direction: request.direction,
             span: request.span,
             pool_bytes: if ends_in_pool { request.span.len_bytes() } else { 0 },
-            place,
+            position,
             is_alone: request.memory == Memory::Alone,
             elements: 1,
             ends_in_pool,
@@ -94,7 +94,7 @@ impl Group {
     }
 
     /// Adds the next candidate if it is adjacent and the limits permit it. Returns whether it was added.
-    fn join(&mut self, limits: &WorkLimits, Candidate { place, request }: Candidate) -> bool {
+    fn try_add(&mut self, limits: &WorkLimits, Candidate { position, request }: Candidate) -> bool {
         let is_pool = request.memory == Memory::Pool;
         let len_bytes = request.span.len_bytes();
         // Consecutive copied requests are also contiguous in the pool, so they share an element.
@@ -111,7 +111,7 @@ impl Group {
             self.candidates.end += 1;
             self.span.end = request.span.end;
             (self.pool_bytes, self.elements, self.ends_in_pool) = (pool_bytes, elements, is_pool);
-            self.place = self.place.min(place);
+            self.position = self.position.min(position);
         }
         joins
     }
@@ -126,16 +126,16 @@ pub(crate) fn group(
 ) {
     groups.clear();
     if combining.merges() {
-        candidates.sort_unstable_by_key(|Candidate { place, request }| {
-            (request.direction, request.span.region, request.span.start, *place)
+        candidates.sort_unstable_by_key(|Candidate { position, request }| {
+            (request.direction, request.span.region, request.span.start, *position)
         });
     }
     for (at, candidate) in candidates.iter().enumerate() {
         let joined =
-            combining.merges() && groups.last_mut().is_some_and(|last| last.join(limits, *candidate));
+            combining.merges() && groups.last_mut().is_some_and(|last| last.try_add(limits, *candidate));
         if !joined {
-            groups.push(Group::of(at, *candidate));
+            groups.push(Group::new(at, *candidate));
         }
     }
-    groups.sort_unstable_by_key(|group| group.place);
+    groups.sort_unstable_by_key(|group| group.position);
 }

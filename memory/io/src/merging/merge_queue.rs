@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::coverage::Coverage;
+use super::in_flight_ranges::InFlightRanges;
 use super::merge::{Candidate, Group, group};
 use super::{Combining, Direction, Memory, Request, Work, WorkLimits};
 use crate::Admission;
-use crate::pieces::Pieces;
+use crate::buffer_pool::BufferPool;
 use crate::window::counted;
 
 /// Limits of a merge queue.
@@ -59,7 +59,7 @@ pub struct Counts {
 }
 
 /// A waiting request.
-struct Held {
+struct WaitingRequest {
     request: Request,
     /// Whether it is already counted in [`Counts::overlapping`].
     has_waited: bool,
@@ -75,47 +75,47 @@ struct Held {
 pub struct MergeQueue {
     limits: Limits,
     admission: Box<dyn Admission>,
-    pool: Pieces,
+    pool: BufferPool,
     /// Waiting requests in the order of submission.
-    held: VecDeque<Held>,
+    waiting: VecDeque<WaitingRequest>,
     /// Ranges of the work requests in flight.
-    in_flight: Coverage,
+    in_flight: InFlightRanges,
     /// Bytes in flight, as admission control counts them.
     in_flight_bytes: u64,
     /// Number of work requests in flight.
     in_flight_work: usize,
     /// Counted bytes of the work request that admission control held back, if no work request has ended since.
-    held_back: Option<u64>,
+    stalled_bytes: Option<u64>,
     counts: Counts,
     // The following are scratch buffers of `next`, which are kept for their allocations.
     /// Ranges of the waiting requests already examined.
-    ahead: Coverage,
+    ahead: InFlightRanges,
     candidates: Vec<Candidate>,
     groups: Vec<Group>,
     /// For each examined request, whether it is part of the doorbell.
-    is_taken: Vec<bool>,
+    is_posted: Vec<bool>,
 }
 
 impl MergeQueue {
     /// Creates an empty queue over a pool of `pool_bytes` bytes.
     pub fn new(mut limits: Limits, admission: Box<dyn Admission>, pool_bytes: usize) -> Self {
-        let pool = Pieces::new(pool_bytes);
+        let pool = BufferPool::new(pool_bytes);
         limits.chain = if limits.combining.chains() { limits.chain.max(1) } else { 1 };
         limits.work.pool_bytes = limits.work.pool_bytes.min(pool.len_bytes() as u64);
         Self {
             limits,
             admission,
             pool,
-            held: VecDeque::new(),
-            in_flight: Coverage::default(),
+            waiting: VecDeque::new(),
+            in_flight: InFlightRanges::default(),
             in_flight_bytes: 0,
             in_flight_work: 0,
-            held_back: None,
+            stalled_bytes: None,
             counts: Counts::default(),
-            ahead: Coverage::default(),
+            ahead: InFlightRanges::default(),
             candidates: Vec::new(),
             groups: Vec::new(),
-            is_taken: Vec::new(),
+            is_posted: Vec::new(),
         }
     }
 
@@ -131,7 +131,7 @@ impl MergeQueue {
             Direction::Write => self.counts.writes += 1,
         }
         self.counts.bytes += request.span.len_bytes();
-        self.held.push_back(Held { request, has_waited: false });
+        self.waiting.push_back(WaitingRequest { request, has_waited: false });
     }
 
     /// Fills `doorbell` with at most `room` work requests that may be posted now. They count as in flight from now on.
@@ -140,13 +140,13 @@ impl MergeQueue {
         doorbell.work.clear();
         doorbell.members.clear();
         let most = room.min(self.limits.chain);
-        if most == 0 || self.held.is_empty() || self.is_still_held_back() {
+        if most == 0 || self.waiting.is_empty() || self.is_still_stalled() {
             return false;
         }
         let depth = self.find_candidates(most);
         group(self.limits.combining, &self.limits.work, &mut self.candidates, &mut self.groups);
         self.admit(most, doorbell);
-        self.forget_taken(depth);
+        self.remove_posted(depth);
         self.count(doorbell);
         !doorbell.work.is_empty()
     }
@@ -154,10 +154,11 @@ impl MergeQueue {
     /// Returns whether admission control still holds back the work request that it held back last. This is checked
     /// before the waiting requests are searched: otherwise each request that arrives while the window is full would
     /// cause another search through all of them.
-    fn is_still_held_back(&mut self) -> bool {
-        self.held_back = self.held_back.filter(|bytes| !self.admission.admits(self.in_flight_bytes, *bytes));
-        self.counts.window_stalls += u64::from(self.held_back.is_some());
-        self.held_back.is_some()
+    fn is_still_stalled(&mut self) -> bool {
+        self.stalled_bytes =
+            self.stalled_bytes.filter(|bytes| !self.admission.admits(self.in_flight_bytes, *bytes));
+        self.counts.window_stalls += u64::from(self.stalled_bytes.is_some());
+        self.stalled_bytes.is_some()
     }
 
     /// Collects the requests that overlap neither a range in flight nor an earlier waiting request (unless both read).
@@ -166,21 +167,21 @@ impl MergeQueue {
         self.ahead.clear();
         self.candidates.clear();
         let most = if self.limits.combining.merges() { self.limits.look_ahead.max(most) } else { most };
-        let depth = most.min(self.held.len());
-        for (place, held) in self.held.iter_mut().take(depth).enumerate() {
-            let Request { direction, span, .. } = held.request;
+        let depth = most.min(self.waiting.len());
+        for (position, waiting) in self.waiting.iter_mut().take(depth).enumerate() {
+            let Request { direction, span, .. } = waiting.request;
             if self.in_flight.conflicts(direction, &span) || self.ahead.conflicts(direction, &span) {
-                self.counts.overlapping += u64::from(!held.has_waited);
-                held.has_waited = true;
+                self.counts.overlapping += u64::from(!waiting.has_waited);
+                waiting.has_waited = true;
             } else {
-                self.candidates.push(Candidate { place, request: held.request });
+                self.candidates.push(Candidate { position, request: waiting.request });
             }
             if depth > 1 {
                 self.ahead.add(direction, span);
             }
         }
-        self.is_taken.clear();
-        self.is_taken.resize(depth, false);
+        self.is_posted.clear();
+        self.is_posted.resize(depth, false);
         depth
     }
 
@@ -194,10 +195,10 @@ impl MergeQueue {
             let bytes = counted(group.span.len_bytes());
             if self.in_flight_work > 0 && !self.admission.admits(self.in_flight_bytes, bytes) {
                 self.counts.window_stalls += 1;
-                self.held_back = Some(bytes);
+                self.stalled_bytes = Some(bytes);
                 break;
             }
-            let Some(piece) = self.pool.take(group.pool_bytes as usize) else {
+            let Some(pool_slice) = self.pool.allocate(group.pool_bytes as usize) else {
                 self.counts.pool_stalls += 1;
                 break;
             };
@@ -207,14 +208,14 @@ impl MergeQueue {
             self.admission.posted(bytes);
             let first = doorbell.members.len();
             for candidate in &self.candidates[group.candidates.clone()] {
-                self.is_taken[candidate.place] = true;
+                self.is_posted[candidate.position] = true;
                 doorbell.members.push(candidate.request);
             }
             doorbell.work.push(Work {
                 direction: group.direction,
                 span: group.span,
                 members: first..doorbell.members.len(),
-                piece,
+                pool_slice,
             });
             if group.is_alone {
                 break;
@@ -223,15 +224,15 @@ impl MergeQueue {
     }
 
     /// Removes the posted requests from the first `depth` waiting ones; the others retain their order.
-    fn forget_taken(&mut self, depth: usize) {
+    fn remove_posted(&mut self, depth: usize) {
         let mut to = depth;
         for from in (0..depth).rev() {
-            if !self.is_taken[from] {
+            if !self.is_posted[from] {
                 to -= 1;
-                self.held.swap(from, to);
+                self.waiting.swap(from, to);
             }
         }
-        self.held.drain(..to);
+        self.waiting.drain(..to);
     }
 
     /// Updates the counters.
@@ -247,25 +248,25 @@ impl MergeQueue {
 
     /// Called when a work request has ended, successfully or not, or could not be posted. It is no longer in flight,
     /// and its range of the pool is free.
-    pub fn ended(&mut self, work: &Work) {
+    pub fn on_work_ended(&mut self, work: &Work) {
         let bytes = counted(work.span.len_bytes());
-        self.held_back = None;
+        self.stalled_bytes = None;
         self.in_flight.remove(work.direction, work.span);
         self.in_flight_bytes -= bytes;
         self.in_flight_work -= 1;
-        self.pool.give_back(work.piece);
+        self.pool.free_slice(work.pool_slice);
         self.admission.ended(bytes);
     }
 
     /// Removes the waiting requests and returns them in the order of submission.
-    pub fn take_held(&mut self) -> impl Iterator<Item = Request> {
-        self.held.drain(..).map(|held| held.request)
+    pub fn take_waiting(&mut self) -> impl Iterator<Item = Request> {
+        self.waiting.drain(..).map(|waiting| waiting.request)
     }
 
     /// Returns the number of waiting requests.
     #[cfg(test)]
-    pub fn held(&self) -> usize {
-        self.held.len()
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
     }
 
     /// Returns the number of work requests in flight.
@@ -285,6 +286,6 @@ impl MergeQueue {
 }
 
 #[cfg(test)]
-mod counts_of_the_paper;
+mod paper_counts;
 #[cfg(test)]
-mod one_after_another;
+mod sequential_equivalence;

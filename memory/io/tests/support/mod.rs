@@ -10,7 +10,7 @@ use farcall_verbs::Access;
 
 /// Context of a request: its number, and the bytes that it must read.
 #[derive(Debug)]
-pub struct Asked {
+pub struct RequestContext {
     pub id: usize,
     pub wanted: Vec<u8>,
     /// Slot of the attached memory that it uses.
@@ -19,18 +19,18 @@ pub struct Asked {
 
 /// Handler that collects completed requests.
 #[derive(Clone, Default)]
-pub struct Told(Arc<Mutex<Vec<Done<Asked>>>>);
+pub struct CompletionLog(Arc<Mutex<Vec<TransferCompletion<RequestContext>>>>);
 
-impl Handler for Told {
-    type Context = Asked;
+impl Handler for CompletionLog {
+    type Context = RequestContext;
 
-    fn done(&self, done: Done<Asked>) {
-        self.0.lock().unwrap().push(done);
+    fn on_completion(&self, completion: TransferCompletion<RequestContext>) {
+        self.0.lock().unwrap().push(completion);
     }
 }
 
-impl Told {
-    pub fn take(&self) -> Vec<Done<Asked>> {
+impl CompletionLog {
+    pub fn take(&self) -> Vec<TransferCompletion<RequestContext>> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
@@ -57,11 +57,11 @@ const SLOTS: usize = 16;
 
 /// Both sides of a session in one process.
 pub struct Ends {
-    pub session: Session<Told>,
-    pub poller: Poller<Told>,
+    pub session: Session<CompletionLog>,
+    pub poller: Poller<CompletionLog>,
     pub target: Target,
     pub memory: Arc<Region>,
-    pub told: Told,
+    pub completions: CompletionLog,
 }
 
 pub fn granted(nic: &Nic) -> Arc<Region> {
@@ -72,19 +72,19 @@ pub fn ends(nic: &Nic, config: Config, admission: impl Admission + 'static) -> E
     let memory = granted(nic);
     let mut target = Target::new(nic, memory.clone(), config.connections).unwrap();
     let mut poller = Poller::new(nic, PollerConfig::default()).unwrap();
-    let told = Told::default();
-    let session = poller.open(config, admission, told.clone()).unwrap();
+    let completions = CompletionLog::default();
+    let session = poller.open(config, admission, completions.clone()).unwrap();
     target.connect(&session.infos()).unwrap();
     session.connect(&target.infos(), &[target.grant()]).unwrap();
-    Ends { session, poller, target, memory, told }
+    Ends { session, poller, target, memory, completions }
 }
 
 pub fn window(bytes: u64) -> Window {
     Window { bytes }
 }
 
-pub fn asked(id: usize, wanted: Vec<u8>) -> Asked {
-    Asked { id, wanted, slot: None }
+pub fn context_of(id: usize, wanted: Vec<u8>) -> RequestContext {
+    RequestContext { id, wanted, slot: None }
 }
 
 /// Creates random requests, and executes them one after another on a model of the remote memory.
@@ -101,7 +101,13 @@ pub struct Load {
 
 impl Load {
     /// Creates a load of requests in the range from `first` to `first + len_bytes`.
-    pub fn new(seed: u64, nic: &Nic, session: &Session<Told>, first: usize, len_bytes: usize) -> Self {
+    pub fn new(
+        seed: u64,
+        nic: &Nic,
+        session: &Session<CompletionLog>,
+        first: usize,
+        len_bytes: usize,
+    ) -> Self {
         let region = Region::alloc(&*nic.pd, SLOTS * LONGEST as usize, Access::LOCAL_WRITE).unwrap();
         Self {
             rng: SplitMix64::new(seed),
@@ -124,7 +130,7 @@ impl Load {
     }
 
     /// Creates the next request.
-    pub fn request(&mut self) -> Request<Asked> {
+    pub fn request(&mut self) -> Request<RequestContext> {
         let all = self.model.len();
         // Half of them begin at the end of the previous one; some are concentrated on a few bytes.
         let at = match self.rng.below(4) {
@@ -158,19 +164,19 @@ impl Load {
             None => written.into(),
         };
         let offset = (self.first + at) as u64;
-        Request { direction, grant: 0, offset, buffer, context: Asked { id, wanted, slot } }
+        Request { direction, grant: 0, offset, buffer, context: RequestContext { id, wanted, slot } }
     }
 
     /// Checks the result of a request that has completed.
-    pub fn check(&mut self, done: Done<Asked>) -> Result<(), Failure> {
-        let Asked { id, wanted, slot } = done.context;
-        let len_bytes = done.buffer.len_bytes();
+    pub fn check(&mut self, completion: TransferCompletion<RequestContext>) -> Result<(), TransferFailure> {
+        let RequestContext { id, wanted, slot } = completion.context;
+        let len_bytes = completion.buffer.len_bytes();
         assert!(len_bytes > 0, "request {id} came back without its memory");
         self.slots.extend(slot);
-        done.result?;
+        completion.result?;
         if !wanted.is_empty() {
             let found = match slot {
-                None => done.buffer.into_owned().unwrap(),
+                None => completion.buffer.into_owned().unwrap(),
                 Some(slot) => {
                     let mut found = vec![0; len_bytes];
                     self.attached.region().copy_out(slot * LONGEST as usize, &mut found);

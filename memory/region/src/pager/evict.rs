@@ -3,35 +3,35 @@
 use farcall_memory::{IoError, PAGE_BYTES, Work};
 use farcall_verbs::{Clock, Nanos};
 
-use super::{ABSENT, POISONED, Pager, Purpose, STAGED, STORE_AGAIN};
+use super::{ABSENT, POISONED, Pager, Purpose, STAGED, STORE_RETRY_DELAY};
 use crate::paged_memory::Moved;
 
 /// Maximum number of staging slots freed by one system call.
-const FREED_TOGETHER: usize = 8;
+const FREE_BATCH: usize = 8;
 /// Maximum number of immovable pages that are skipped in one attempt.
 const BUSY_MAX: usize = 16;
 /// Maximum number of pages evicted in one driver iteration while no thread waits.
-const TAKEN_IN_A_TURN: usize = 4;
+const EVICTIONS_PER_ITERATION: usize = 4;
 
 impl Pager {
     /// Makes space for `count` pages. Returns `false` if a store must complete first.
-    pub(super) fn make_room(&mut self, count: usize) -> bool {
+    pub(super) fn free_space(&mut self, count: usize) -> bool {
         let mut busy = 0;
         while self.used() + count > self.limits.resident {
             if self.free_clean() {
                 continue;
             }
-            if !self.staging.has_free() || busy == BUSY_MAX || self.order.len() == 0 {
+            if !self.staging.has_free() || busy == BUSY_MAX || self.fifo.len() == 0 {
                 return false;
             }
-            busy += usize::from(!self.take_oldest_out());
+            busy += usize::from(!self.evict_oldest());
         }
         true
     }
 
     /// Maintains free space for future faults, and keeps evicted pages in staging slots for as long as possible.
     /// Returns whether it changed anything.
-    pub(super) fn keep_headroom(&mut self) -> bool {
+    pub(super) fn maintain_headroom(&mut self) -> bool {
         let is_short = self.used() + self.limits.headroom() > self.limits.resident;
         let is_half_full = self.staging.len() * 2 > self.limits.staging() as usize;
         if is_short && is_half_full && self.free_clean() {
@@ -42,22 +42,22 @@ impl Pager {
             return is_short && self.free_clean();
         }
         let mut any = false;
-        for _ in 0..TAKEN_IN_A_TURN {
-            any |= self.take_oldest_out();
+        for _ in 0..EVICTIONS_PER_ITERATION {
+            any |= self.evict_oldest();
         }
         any
     }
 
     /// Returns memory of stored pages in staging slots to the kernel.
     pub(super) fn free_clean(&mut self) -> bool {
-        let Some(places) = self.staging.next_clean(FREED_TOGETHER) else { return false };
-        if self.paged.free_places(places.start, places.len()).is_err() {
+        let Some(slots) = self.staging.next_clean(FREE_BATCH) else { return false };
+        if self.paged.free_slots(slots.start, slots.len()).is_err() {
             self.is_broken = true;
             return false;
         }
-        for place in places {
-            if let Some(page) = self.staging.clean_page(place) {
-                self.staging.forget(page);
+        for slot in slots {
+            if let Some(page) = self.staging.clean_page(slot) {
+                self.staging.remove(page);
                 self.set(page, ABSENT);
             }
         }
@@ -65,27 +65,27 @@ impl Pager {
     }
 
     /// Evicts the page that has been resident for the longest time.
-    fn take_oldest_out(&mut self) -> bool {
-        let Some(page) = self.order.pop() else { return false };
-        let is_out = self.take_out(page);
+    fn evict_oldest(&mut self) -> bool {
+        let Some(page) = self.fifo.pop() else { return false };
+        let is_out = self.evict(page);
         if !is_out && self.state(page) != POISONED {
-            self.order.push(page);
+            self.fifo.push(page);
         }
         is_out
     }
 
     /// Evicts a resident page that is no longer in the FIFO. Returns `false` if it is still resident, was poisoned, or
     /// there is no free slot.
-    pub(super) fn take_out(&mut self, page: u32) -> bool {
-        let Some(place) = self.staging.take_free() else { return false };
-        match self.paged.take_out(page as usize, place as usize) {
+    pub(super) fn evict(&mut self, page: u32) -> bool {
+        let Some(slot) = self.staging.allocate_slot() else { return false };
+        match self.paged.move_out(page as usize, slot as usize) {
             Moved::Yes => {}
             Moved::Busy => {
-                self.staging.give_free(place);
+                self.staging.release_slot(slot);
                 return false;
             }
             Moved::Missing => {
-                self.staging.give_free(place);
+                self.staging.release_slot(slot);
                 self.poison(page);
                 return false;
             }
@@ -95,9 +95,9 @@ impl Pager {
         // While an older version is being written, the checksum of the stored page is about to change, so it must not
         // be compared.
         let is_stored = !self.stores.contains_key(&page)
-            && self.memory.holds(page.into(), self.paged.taken_out(place as usize));
+            && self.memory.holds(page.into(), self.paged.staged_bytes(slot as usize));
         self.counts.evicted_clean += u64::from(is_stored);
-        self.staging.put(page, place, is_stored);
+        self.staging.put(page, slot, is_stored);
         if !is_stored {
             self.unsent.push_back(page);
             let now = self.clock.now();
@@ -108,19 +108,19 @@ impl Pager {
 
     /// Sends the stores of evicted pages whose bytes differ from those on memory nodes.
     pub(super) fn send_stores(&mut self, now: Nanos) -> bool {
-        if now < self.store_again_at {
+        if now < self.retry_stores_at {
             return false;
         }
         let mut any = false;
         while self.memory.has_room(1)
             && let Some(page) = self.unsent.pop_front()
         {
-            let place = self.staging.place_of(page);
-            if let Some(place) = place
+            let slot = self.staging.slot_of(page);
+            if let Some(slot) = slot
                 && self.staging.is_dirty(page)
             {
                 any = true;
-                let bytes = self.paged.taken_out(place as usize).to_vec();
+                let bytes = self.paged.staged_bytes(slot as usize).to_vec();
                 debug_assert_eq!(bytes.len(), PAGE_BYTES);
                 *self.stores.entry(page).or_default() += 1;
                 self.staging.sent(page);
@@ -144,14 +144,14 @@ impl Pager {
             self.counts.stored += 1;
             self.failing_since = None;
             self.staging.stored(page);
-            if self.staging.is_clean(page) && self.leaving.remove(&page) {
-                self.let_leave(page);
+            if self.staging.is_clean(page) && self.releasing.remove(&page) {
+                self.release_staged(page);
             }
             return;
         }
         self.counts.not_stored += 1;
         self.failing_since = self.failing_since.or(Some(now));
-        self.store_again_at = now + STORE_AGAIN;
+        self.retry_stores_at = now + STORE_RETRY_DELAY;
         // If the page is resident again, its next eviction compares the checksums and stores it.
         if self.staging.not_stored(page) {
             self.unsent.push_back(page);

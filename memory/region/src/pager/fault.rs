@@ -22,19 +22,19 @@ pub(super) struct Waiting {
 
 impl Pager {
     /// Resolves a fault, or queues it.
-    pub(super) fn answer(&mut self, fault: Waiting) {
-        let is_answered = match self.state(fault.page) {
-            ABSENT => self.bring(fault),
-            FETCHING => self.join(fault),
-            STAGED => self.bring_back(fault),
-            RESIDENT if fault.is_protected => self.let_write(fault),
-            RESIDENT => self.look_whether_there(fault),
+    pub(super) fn resolve(&mut self, fault: Waiting) {
+        let is_resolved = match self.state(fault.page) {
+            ABSENT => self.resolve_absent(fault),
+            FETCHING => self.join_fetch(fault),
+            STAGED => self.restore_staged(fault),
+            RESIDENT if fault.is_protected => self.resolve_write(fault),
+            RESIDENT => self.resolve_resident(fault),
             _ => {
                 self.poison(fault.page);
                 true
             }
         };
-        if is_answered {
+        if is_resolved {
             return;
         }
         self.counts.waited_for_room += u64::from(!fault.has_waited);
@@ -42,21 +42,21 @@ impl Pager {
     }
 
     /// Records a resolved fault.
-    pub(super) fn answered(&mut self, since: Nanos) {
+    pub(super) fn record_resolved(&mut self, since: Nanos) {
         self.counts.faults += 1;
         self.fault_times.record(self.clock.now().since(since));
     }
 
     /// Resolves a fault on an absent page, with zeros or from the memory nodes, and reads ahead.
-    fn bring(&mut self, fault: Waiting) -> bool {
+    fn resolve_absent(&mut self, fault: Waiting) -> bool {
         let page = fault.page;
-        if !self.memory.has_room(1) || self.must_wait_for_saving(page) {
+        if !self.memory.has_room(1) || self.must_wait_for_snapshot(page) {
             return false;
         }
-        if !self.make_room(1) {
-            return self.give_up_waiting(fault);
+        if !self.free_space(1) {
+            return self.poison_if_stores_fail(fault);
         }
-        let ahead = self.streams.fault(page);
+        let ahead = self.detector.record_fault(page);
         if self.memory.is_written(page.into()) {
             self.counts.remote += 1;
             self.fetch(page, 1, Some(fault.since));
@@ -68,16 +68,16 @@ impl Pager {
             pager.states.get(page as usize) == Some(&ABSENT) && !pager.memory.is_written(page.into())
         };
         let wanted = (ahead as usize).min(ZEROS.len() / PAGE_BYTES - 1);
-        let wanted = if self.saving.is_none() && self.make_room(1 + wanted) { wanted } else { 0 };
+        let wanted = if self.snapshot.is_none() && self.free_space(1 + wanted) { wanted } else { 0 };
         let count = 1 + (page + 1..).take(wanted).take_while(|page| is_zero(self, *page)).count();
         self.save_zeros(page);
         self.install(page, &ZEROS[..count * PAGE_BYTES]);
-        self.answered(fault.since);
+        self.record_resolved(fault.since);
         true
     }
 
     /// Adds a fault to the fetch of its page, which is in flight.
-    fn join(&mut self, fault: Waiting) -> bool {
+    fn join_fetch(&mut self, fault: Waiting) -> bool {
         self.counts.on_the_way += 1;
         if let Some((_, fetch)) = self.fetches.range_mut(..=fault.page).next_back() {
             fetch.faults.push((fault.page, fault.since));
@@ -86,35 +86,35 @@ impl Pager {
     }
 
     /// Resolves a fault on an evicted page that is still in its staging slot.
-    fn bring_back(&mut self, fault: Waiting) -> bool {
+    fn restore_staged(&mut self, fault: Waiting) -> bool {
         let page = fault.page;
-        let Some(place) = self.staging.place_of(page) else { return true };
-        if self.must_wait_for_saving(page) {
+        let Some(slot) = self.staging.slot_of(page) else { return true };
+        if self.must_wait_for_snapshot(page) {
             return false;
         }
-        self.save_staged(page, place);
-        match self.paged.put_back(place as usize, page as usize) {
-            Moved::Yes => self.staging.forget(page),
+        self.save_staged(page, slot);
+        match self.paged.move_in(slot as usize, page as usize) {
+            Moved::Yes => self.staging.remove(page),
             // The kernel cannot move it now: copy it and free the slot.
             Moved::Busy | Moved::Missing => {
-                let bytes = self.paged.taken_out(place as usize).to_vec();
+                let bytes = self.paged.staged_bytes(slot as usize).to_vec();
                 if self.paged.install(page as usize, &bytes).is_err() {
                     return false;
                 }
-                self.is_broken |= self.paged.free_places(place as usize, 1).is_err();
-                self.staging.forget(page);
+                self.is_broken |= self.paged.free_slots(slot as usize, 1).is_err();
+                self.staging.remove(page);
             }
         }
-        self.leaving.remove(&page);
+        self.releasing.remove(&page);
         self.set(page, RESIDENT);
-        self.order.push(page);
+        self.fifo.push(page);
         self.counts.staged += 1;
-        self.answered(fault.since);
+        self.record_resolved(fault.since);
         true
     }
 
     /// Resolves a write fault on a page that is protected for a snapshot.
-    fn let_write(&mut self, fault: Waiting) -> bool {
+    fn resolve_write(&mut self, fault: Waiting) -> bool {
         if !self.save_resident(fault.page) {
             return false;
         }
@@ -122,16 +122,16 @@ impl Pager {
         let _ = self.paged.unprotect(fault.page as usize);
         let _ = self.paged.wake(fault.page as usize);
         self.counts.protected += 1;
-        self.answered(fault.since);
+        self.record_resolved(fault.since);
         true
     }
 
     /// Resolves a fault on a page that is recorded as resident. The fault may be older than that record; then the page
     /// is present and the thread is woken. Otherwise the program has removed the page (madvise, mremap), and its bytes
     /// are lost.
-    fn look_whether_there(&mut self, fault: Waiting) -> bool {
+    fn resolve_resident(&mut self, fault: Waiting) -> bool {
         if self.paged.poison(fault.page as usize) {
-            self.order.forget(fault.page);
+            self.fifo.remove(fault.page);
             self.set(fault.page, POISONED);
             self.counts.poisoned += 1;
         } else {
@@ -151,7 +151,7 @@ impl Pager {
 
     /// Called if there is no space for a page. Space becomes free when stores complete. If all stores have failed for
     /// longer than the configured patience, poisons the page and returns `true`.
-    fn give_up_waiting(&mut self, fault: Waiting) -> bool {
+    fn poison_if_stores_fail(&mut self, fault: Waiting) -> bool {
         let now = self.clock.now();
         let patience = self.limits.patience;
         if self.failing_since.is_none_or(|since| now.since(since) < patience) {
@@ -170,7 +170,7 @@ impl Pager {
                 done.map_or_else(|(there, error)| (there, Some(error)), |()| (count - at, None));
             for page in first + at as u32..first + (at + there) as u32 {
                 self.set(page, RESIDENT);
-                self.order.push(page);
+                self.fifo.push(page);
             }
             at += there;
             if error.is_some() && at < count {

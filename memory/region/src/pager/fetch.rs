@@ -31,10 +31,10 @@ impl Pager {
         let is_absent = |page: &u32| self.states.get(*page as usize) == Some(&ABSENT);
         let count = (first..).take(wanted as usize).take_while(is_absent).count();
         let has_room = self.memory.has_room(count)
-            && self.saving.is_none()
+            && self.snapshot.is_none()
             && self.fetching + count <= self.limits.resident / AHEAD_SHARE
             && count > 0
-            && self.make_room(count);
+            && self.free_space(count);
         if !has_room {
             return 0;
         }
@@ -51,11 +51,11 @@ impl Pager {
             Ok(bytes) => {
                 self.save_fetched(first, &bytes);
                 self.install(first, &bytes);
-                faults.into_iter().for_each(|(_, since)| self.answered(since));
+                faults.into_iter().for_each(|(_, since)| self.record_resolved(since));
             }
             Err(_) if count == 1 && !faults.is_empty() => {
                 self.poison(first);
-                faults.into_iter().for_each(|(_, since)| self.answered(since));
+                faults.into_iter().for_each(|(_, since)| self.record_resolved(since));
             }
             // One of the pages cannot be read, possibly one that no thread waits for: request the awaited pages one by
             // one.

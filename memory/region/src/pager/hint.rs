@@ -5,26 +5,26 @@ use super::{ABSENT, POISONED, Pager, RESIDENT, STAGED};
 /// Maximum number of pages per request.
 const RUN_PAGES: u32 = 32;
 /// Maximum number of pages inspected in one driver iteration.
-const LOOKED_AT: u32 = 1_024;
+const HINTED_PAGES_MAX: u32 = 1_024;
 /// Maximum number of pages evicted in one driver iteration.
-const TAKEN_OUT: u32 = 16;
+const HINTED_EVICTIONS_MAX: u32 = 16;
 
 impl Pager {
     pub(super) fn step_hints(&mut self) -> bool {
-        self.bring_wanted() | self.take_unwanted_out()
+        self.fetch_wanted() | self.evict_unwanted()
     }
 
     /// Fetches pages that will be needed, as long as there is space for them.
-    fn bring_wanted(&mut self) -> bool {
+    fn fetch_wanted(&mut self) -> bool {
         let Some(range) = self.wanted.front().cloned() else { return false };
-        if self.saving.is_some() {
+        if self.snapshot.is_some() {
             return false;
         }
-        let looked_at = range.start..range.end.min(range.start.saturating_add(LOOKED_AT));
+        let inspected = range.start..range.end.min(range.start.saturating_add(HINTED_PAGES_MAX));
         let is_wanted = |page: &u32| self.state(*page) == ABSENT && self.memory.is_written(u64::from(*page));
-        let first = looked_at.clone().find(is_wanted);
+        let first = inspected.clone().find(is_wanted);
         let next = match first {
-            None => looked_at.end,
+            None => inspected.end,
             Some(first) => {
                 let fetched = self.fetch_ahead(first, RUN_PAGES.min(range.end - first));
                 if fetched == 0 && self.fetching > 0 {
@@ -43,25 +43,25 @@ impl Pager {
     }
 
     /// Evicts pages that are not needed. Poisoned ones become absent, so that their next access reads them again.
-    fn take_unwanted_out(&mut self) -> bool {
+    fn evict_unwanted(&mut self) -> bool {
         let Some(range) = self.unwanted.pop_front() else { return false };
-        let (mut page, mut taken, mut looked_at) = (range.start, 0, 0);
-        while page < range.end && taken < TAKEN_OUT && looked_at < LOOKED_AT {
+        let (mut page, mut taken, mut inspected) = (range.start, 0, 0);
+        while page < range.end && taken < HINTED_EVICTIONS_MAX && inspected < HINTED_PAGES_MAX {
             match self.state(page) {
                 RESIDENT => {
                     if !self.staging.has_free() && !self.free_clean() {
                         break;
                     }
                     taken += 1;
-                    if self.take_out(page) || self.state(page) == POISONED {
-                        self.order.forget(page);
+                    if self.evict(page) || self.state(page) == POISONED {
+                        self.fifo.remove(page);
                     }
                 }
-                POISONED if self.paged.lift_poison(page as usize).is_ok() => self.set(page, ABSENT),
+                POISONED if self.paged.unpoison(page as usize).is_ok() => self.set(page, ABSENT),
                 _ => {}
             }
-            self.let_leave(page);
-            (page, looked_at) = (page + 1, looked_at + 1);
+            self.release_staged(page);
+            (page, inspected) = (page + 1, inspected + 1);
         }
         let any = page > range.start;
         if page < range.end {
@@ -72,18 +72,18 @@ impl Pager {
 
     /// Returns the memory of an evicted page to the kernel: immediately if its bytes are stored, otherwise after the
     /// store.
-    pub(super) fn let_leave(&mut self, page: u32) {
+    pub(super) fn release_staged(&mut self, page: u32) {
         if self.state(page) != STAGED {
             return;
         }
         if !self.staging.is_clean(page) {
-            self.leaving.insert(page);
+            self.releasing.insert(page);
             return;
         }
-        if let Some(place) = self.staging.place_of(page)
-            && self.paged.free_places(place as usize, 1).is_ok()
+        if let Some(slot) = self.staging.slot_of(page)
+            && self.paged.free_slots(slot as usize, 1).is_ok()
         {
-            self.staging.forget(page);
+            self.staging.remove(page);
             self.set(page, ABSENT);
         }
     }

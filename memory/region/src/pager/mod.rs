@@ -26,19 +26,19 @@ use std::time::Duration;
 
 use farcall_drive::WakeQueue;
 use farcall_memory::{MemoryEndpoint, PAGE_BYTES, Request, Work};
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 
-use crate::order::Order;
 use crate::paged_memory::PagedMemory;
+use crate::resident_fifo::ResidentFifo;
+use crate::sequential_detector::SequentialDetector;
 use crate::staging::Staging;
 use crate::status::{FaultTimes, RegionCounts, RegionStatus};
-use crate::streams::Streams;
 use fault::Waiting;
 use fetch::Fetch;
-pub(crate) use save::{QUEUED_MAX, Saved, SavedQueue, Saving};
+pub(crate) use save::{QUEUED_MAX, Saved, SavedQueue, Snapshot};
 
 /// Delay before a failed store is retried.
-const STORE_AGAIN: Duration = Duration::from_millis(20);
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// State of a page. The array is initialized with zeros (`ABSENT`), so untouched parts of a large region take no
 /// memory.
@@ -55,9 +55,9 @@ pub(crate) enum Message {
     DontNeed(Range<u32>),
     Status(mpsc::SyncSender<RegionStatus>),
     /// Requests a snapshot of all pages in their present state.
-    Save(Saving),
+    Save(Snapshot),
     /// The snapshot writer has consumed saved pages.
-    Taken,
+    Consumed,
     Close,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Pager {
     clock: MonotonicClock,
     limits: Limits,
     states: Vec<State>,
-    order: Order,
+    fifo: ResidentFifo,
     staging: Staging,
     /// Fetches in flight by their first page. Invariant: they do not overlap.
     fetches: BTreeMap<u32, Fetch>,
@@ -109,16 +109,16 @@ pub(crate) struct Pager {
     stores: HashMap<u32, u32>,
     /// Pages that must be stored and whose store is not in flight.
     unsent: VecDeque<u32>,
-    store_again_at: Nanos,
+    retry_stores_at: Nanos,
     /// Time of the first failure since the last successful store.
     failing_since: Option<Nanos>,
     waiting: VecDeque<Waiting>,
     wanted: VecDeque<Range<u32>>,
     unwanted: VecDeque<Range<u32>>,
     /// Pages evicted because they are not needed, whose memory is released as soon as they are stored.
-    leaving: HashSet<u32>,
-    streams: Streams,
-    saving: Option<Saving>,
+    releasing: HashSet<u32>,
+    detector: SequentialDetector,
+    snapshot: Option<Snapshot>,
     counts: RegionCounts,
     fault_times: FaultTimes,
     is_closing: bool,
@@ -142,20 +142,20 @@ impl Pager {
             inbox,
             clock,
             states: vec![ABSENT; pages],
-            order: Order::default(),
+            fifo: ResidentFifo::default(),
             staging: Staging::new(1, limits.staging()),
             fetches: BTreeMap::new(),
             fetching: 0,
             stores: HashMap::new(),
             unsent: VecDeque::new(),
-            store_again_at: Nanos(0),
+            retry_stores_at: Nanos(0),
             failing_since: None,
             waiting: VecDeque::new(),
             wanted: VecDeque::new(),
             unwanted: VecDeque::new(),
-            leaving: HashSet::new(),
-            streams: Streams::new(limits.ahead),
-            saving: None,
+            releasing: HashSet::new(),
+            detector: SequentialDetector::new(limits.ahead),
+            snapshot: None,
             counts: RegionCounts::default(),
             fault_times: FaultTimes::default(),
             is_closing: false,
@@ -165,7 +165,7 @@ impl Pager {
     }
 
     /// Returns whether the pager has ended, after `Close` or by a failure.
-    pub const fn is_over(&self) -> bool {
+    pub const fn has_ended(&self) -> bool {
         self.memory.is_closed() || self.is_broken
     }
 
@@ -179,20 +179,20 @@ impl Pager {
 
     /// Returns the number of pages that take local memory, including those being fetched.
     fn used(&self) -> usize {
-        self.order.len() + self.staging.len() + self.fetching
+        self.fifo.len() + self.staging.len() + self.fetching
     }
 
-    fn take(&mut self, message: Message, now: Nanos) {
+    fn handle_message(&mut self, message: Message, now: Nanos) {
         match message {
             Message::WillNeed(range) => self.wanted.push_back(range),
             Message::DontNeed(range) => self.unwanted.push_back(range),
             // The requester may have gone.
             Message::Status(to) => drop(to.send(self.status())),
-            Message::Save(saving) => self.begin_saving(saving),
-            Message::Taken => {}
+            Message::Save(snapshot) => self.begin_snapshot(snapshot),
+            Message::Consumed => {}
             Message::Close => {
                 self.is_closing = true;
-                self.saving = None;
+                self.snapshot = None;
                 self.memory.close(now);
             }
         }
@@ -200,7 +200,7 @@ impl Pager {
 
     fn status(&self) -> RegionStatus {
         let memory = self.memory.status();
-        let queue = 4 * (self.order.len() + self.staging.len());
+        let queue = 4 * (self.fifo.len() + self.staging.len());
         RegionStatus {
             resident_bytes: (self.used() * PAGE_BYTES) as u64,
             resident_limit_bytes: (self.limits.resident * PAGE_BYTES) as u64,
@@ -223,15 +223,15 @@ impl Pager {
     }
 
     /// Handles completed requests. Returns whether there were any.
-    fn take_ended(&mut self, now: Nanos) -> bool {
+    fn handle_completed(&mut self, now: Nanos) -> bool {
         let mut any = false;
-        while let Some(ended) = self.memory.next_ended() {
+        while let Some(completed) = self.memory.next_completed() {
             any = true;
-            let first = (ended.token >> 2) as u32;
-            match ended.token & 3 {
-                of if of == Purpose::Fetch as u64 => self.fetched(first, ended.result),
-                of if of == Purpose::Store as u64 => self.stored(first, ended.result.err(), now),
-                _ => self.read_to_save(first, ended.result),
+            let first = (completed.token >> 2) as u32;
+            match completed.token & 3 {
+                of if of == Purpose::Fetch as u64 => self.fetched(first, completed.result),
+                of if of == Purpose::Store as u64 => self.stored(first, completed.result.err(), now),
+                _ => self.save_read(first, completed.result),
             }
         }
         any
@@ -251,37 +251,37 @@ impl Pager {
         self.is_broken |= read.is_err();
         let new = faults.len() - had;
         while let Some(fault) = faults.pop_front() {
-            self.answer(fault);
+            self.resolve(fault);
         }
         new > 0 || self.waiting.len() < had
     }
 }
 
 impl Endpoint for Pager {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = false;
         while let Some(message) = self.inbox.pop() {
             any = true;
-            self.take(message, now);
+            self.handle_message(message, now);
         }
         if self.is_closing {
             let next = self.memory.progress(now);
             // Their requesters are gone.
-            while self.memory.next_ended().is_some() {}
+            while self.memory.next_completed().is_some() {}
             return next;
         }
         let has_faults = self.read_faults();
         let next = self.memory.progress(now);
-        any |= has_faults | self.take_ended(now);
+        any |= has_faults | self.handle_completed(now);
         if !any {
             any |= self.step_background(now);
         }
         if any {
-            return Next::Again;
+            return Progress::Again;
         }
         let is_late = !self.waiting.is_empty() || !self.unsent.is_empty();
-        let again = is_late.then(|| self.store_again_at.max(now + Duration::from_millis(1)));
-        next.merge(Next::Idle { until: again })
+        let again = is_late.then(|| self.retry_stores_at.max(now + Duration::from_millis(1)));
+        next.merge(Progress::Idle { until: again })
     }
 
     fn arm(&mut self) -> farcall_verbs::Result<()> {
@@ -299,6 +299,6 @@ impl Endpoint for Pager {
 impl Pager {
     /// Performs a bounded part of the work that no thread waits for.
     fn step_background(&mut self, now: Nanos) -> bool {
-        self.send_stores(now) | self.step_hints() | self.step_saving() | self.keep_headroom()
+        self.send_stores(now) | self.step_hints() | self.continue_snapshot() | self.maintain_headroom()
     }
 }

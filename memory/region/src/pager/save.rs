@@ -23,7 +23,7 @@ pub(crate) const QUEUED_MAX: usize = 256;
 const RUN_PAGES: usize = 32;
 const READS_MAX: usize = 4;
 /// Maximum number of pages saved in one driver iteration.
-const SAVED_IN_A_TURN: usize = 16;
+const SAVES_PER_ITERATION: usize = 16;
 /// Maximum number of attempts to move a page.
 const BUSY_MAX: u32 = 10_000;
 /// Staging slot reserved for snapshots.
@@ -45,7 +45,7 @@ pub(crate) struct SavedQueue {
 }
 
 /// A snapshot in progress.
-pub(crate) struct Saving {
+pub(crate) struct Snapshot {
     to: mpsc::Sender<Saved>,
     queue: Arc<SavedQueue>,
     /// Bitmap of saved pages.
@@ -56,7 +56,7 @@ pub(crate) struct Saving {
     busy: u32,
 }
 
-impl Saving {
+impl Snapshot {
     pub const fn new(to: mpsc::Sender<Saved>, queue: Arc<SavedQueue>) -> Self {
         Self { to, queue, saved: Vec::new(), next: 0, reads: 0, busy: 0 }
     }
@@ -87,98 +87,100 @@ impl Saving {
 }
 
 impl Pager {
-    pub(super) fn begin_saving(&mut self, mut saving: Saving) {
-        if self.saving.is_some() {
-            let _ = saving.to.send(Saved::End(Err(SnapshotError::UnderWay)));
+    pub(super) fn begin_snapshot(&mut self, mut snapshot: Snapshot) {
+        if self.snapshot.is_some() {
+            let _ = snapshot.to.send(Saved::End(Err(SnapshotError::InProgress)));
             return;
         }
-        saving.saved = vec![0; self.states.len().div_ceil(64)];
+        snapshot.saved = vec![0; self.states.len().div_ceil(64)];
         let protected = self.paged.protect_all();
-        self.saving = Some(saving);
+        self.snapshot = Some(snapshot);
         if let Err(error) = protected {
-            self.end_saving(Err(SnapshotError::System(error)));
+            self.end_snapshot(Err(SnapshotError::System(error)));
         }
     }
 
-    fn end_saving(&mut self, result: Result<(), SnapshotError>) {
-        if let Some(saving) = self.saving.take() {
+    fn end_snapshot(&mut self, result: Result<(), SnapshotError>) {
+        if let Some(snapshot) = self.snapshot.take() {
             self.is_broken |= self.paged.unprotect_all().is_err();
-            let _ = saving.to.send(Saved::End(result));
+            let _ = snapshot.to.send(Saved::End(result));
         }
     }
 
     /// Returns whether a page must not change yet and cannot be saved now.
-    pub(super) fn must_wait_for_saving(&self, page: u32) -> bool {
-        self.saving.as_ref().is_some_and(|saving| !saving.is_saved(page) && saving.is_full())
+    pub(super) fn must_wait_for_snapshot(&self, page: u32) -> bool {
+        self.snapshot.as_ref().is_some_and(|snapshot| !snapshot.is_saved(page) && snapshot.is_full())
     }
 
     pub(super) fn save_zeros(&mut self, page: u32) {
-        if let Some(saving) = &mut self.saving {
-            saving.save(page, None);
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.save(page, None);
         }
     }
 
-    pub(super) fn save_staged(&mut self, page: u32, place: u32) {
-        if let Some(saving) = &mut self.saving {
-            saving.save(page, Some(self.paged.taken_out(place as usize)));
+    pub(super) fn save_staged(&mut self, page: u32, slot: u32) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.save(page, Some(self.paged.staged_bytes(slot as usize)));
         }
     }
 
     /// Saves fetched pages, which no thread could access since the moment of the snapshot.
     pub(super) fn save_fetched(&mut self, first: u32, bytes: &[u8]) {
-        if let Some(saving) = &mut self.saving {
-            (first..).zip(bytes.chunks(PAGE_BYTES)).for_each(|(page, bytes)| saving.save(page, Some(bytes)));
+        if let Some(snapshot) = &mut self.snapshot {
+            (first..)
+                .zip(bytes.chunks(PAGE_BYTES))
+                .for_each(|(page, bytes)| snapshot.save(page, Some(bytes)));
         }
     }
 
     /// Saves a resident page if it is not saved yet. Returns `false` if that is not possible now.
     pub(super) fn save_resident(&mut self, page: u32) -> bool {
-        let Some(saving) = &mut self.saving else { return true };
-        if saving.is_saved(page) {
+        let Some(snapshot) = &mut self.snapshot else { return true };
+        if snapshot.is_saved(page) {
             return true;
         }
-        if saving.is_full() {
+        if snapshot.is_full() {
             return false;
         }
-        match self.paged.take_out(page as usize, SCRATCH) {
+        match self.paged.move_out(page as usize, SCRATCH) {
             Moved::Yes => {}
             Moved::Missing => {
-                self.order.forget(page);
+                self.fifo.remove(page);
                 self.poison(page);
-                self.end_saving(Err(SnapshotError::Gone { page: page.into() }));
+                self.end_snapshot(Err(SnapshotError::Gone { page: page.into() }));
                 return true;
             }
             Moved::Busy => {
-                saving.busy += 1;
-                if saving.busy > BUSY_MAX {
-                    self.end_saving(Err(SnapshotError::Busy { page: page.into() }));
+                snapshot.busy += 1;
+                if snapshot.busy > BUSY_MAX {
+                    self.end_snapshot(Err(SnapshotError::Busy { page: page.into() }));
                 }
-                return self.saving.is_none();
+                return self.snapshot.is_none();
             }
         }
-        saving.busy = 0;
-        saving.save(page, Some(self.paged.taken_out(SCRATCH)));
-        if self.paged.put_back(SCRATCH, page as usize) != Moved::Yes {
-            let bytes = self.paged.taken_out(SCRATCH).to_vec();
+        snapshot.busy = 0;
+        snapshot.save(page, Some(self.paged.staged_bytes(SCRATCH)));
+        if self.paged.move_in(SCRATCH, page as usize) != Moved::Yes {
+            let bytes = self.paged.staged_bytes(SCRATCH).to_vec();
             let is_back = self.paged.install(page as usize, &bytes).is_ok();
-            self.is_broken |= !is_back || self.paged.free_places(SCRATCH, 1).is_err();
+            self.is_broken |= !is_back || self.paged.free_slots(SCRATCH, 1).is_err();
         }
         true
     }
 
     /// Saves some pages in ascending order. Returns whether there was progress.
-    pub(super) fn step_saving(&mut self) -> bool {
+    pub(super) fn continue_snapshot(&mut self) -> bool {
         let mut any = false;
-        for _ in 0..SAVED_IN_A_TURN {
-            let Some(saving) = &self.saving else { return any };
-            if saving.is_abandoned() {
-                self.end_saving(Ok(()));
+        for _ in 0..SAVES_PER_ITERATION {
+            let Some(snapshot) = &self.snapshot else { return any };
+            if snapshot.is_abandoned() {
+                self.end_snapshot(Ok(()));
                 return true;
             }
-            let (page, is_full) = (saving.next, saving.is_full());
+            let (page, is_full) = (snapshot.next, snapshot.is_full());
             if page as usize == self.states.len() {
-                if saving.reads == 0 {
-                    self.end_saving(Ok(()));
+                if snapshot.reads == 0 {
+                    self.end_snapshot(Ok(()));
                 }
                 return any;
             }
@@ -192,7 +194,7 @@ impl Pager {
 
     /// Saves the next page, or requests it. Returns `false` if that is not possible now.
     fn save_next(&mut self, page: u32) -> bool {
-        let is_saved = self.saving.as_ref().is_some_and(|saving| saving.is_saved(page));
+        let is_saved = self.snapshot.as_ref().is_some_and(|snapshot| snapshot.is_saved(page));
         let mut next = page + 1;
         match self.state(page) {
             _ if is_saved => {}
@@ -203,48 +205,48 @@ impl Pager {
             // It is saved when it arrives.
             FETCHING => return false,
             STAGED => {
-                let Some(place) = self.staging.place_of(page) else { return false };
-                self.save_staged(page, place);
+                let Some(slot) = self.staging.slot_of(page) else { return false };
+                self.save_staged(page, slot);
             }
             RESIDENT => {
                 if !self.save_resident(page) {
                     return false;
                 }
             }
-            POISONED.. => self.end_saving(Err(SnapshotError::Gone { page: page.into() })),
+            POISONED.. => self.end_snapshot(Err(SnapshotError::Gone { page: page.into() })),
         }
-        if let Some(saving) = &mut self.saving {
-            saving.next = next;
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.next = next;
         }
         true
     }
 
     /// Requests absent pages, beginning with `first`. Returns the next page that was not requested.
     fn read_absent(&mut self, first: u32) -> Option<u32> {
-        let saving = self.saving.as_mut()?;
+        let snapshot = self.snapshot.as_mut()?;
         if !self.memory.is_written(first.into()) {
-            saving.save(first, None);
+            snapshot.save(first, None);
             return Some(first + 1);
         }
-        if saving.reads == READS_MAX || !self.memory.has_room(RUN_PAGES) {
+        if snapshot.reads == READS_MAX || !self.memory.has_room(RUN_PAGES) {
             return None;
         }
-        let is_like_it = |page: &u32| {
+        let can_join_read = |page: &u32| {
             self.states.get(*page as usize) == Some(&ABSENT) && self.memory.is_written((*page).into())
         };
-        let count = (first..).take(RUN_PAGES).take_while(is_like_it).count();
-        saving.reads += 1;
+        let count = (first..).take(RUN_PAGES).take_while(can_join_read).count();
+        snapshot.reads += 1;
         self.submit(Purpose::Save, first, Work::Read { len_bytes: count * PAGE_BYTES });
         Some(first + count as u32)
     }
 
     /// Saves absent pages that were read for the snapshot.
-    pub(super) fn read_to_save(&mut self, first: u32, result: Result<Vec<u8>, IoError>) {
-        let Some(saving) = &mut self.saving else { return };
-        saving.reads -= 1;
+    pub(super) fn save_read(&mut self, first: u32, result: Result<Vec<u8>, IoError>) {
+        let Some(snapshot) = &mut self.snapshot else { return };
+        snapshot.reads -= 1;
         match result {
             Ok(bytes) => self.save_fetched(first, &bytes),
-            Err(error) => self.end_saving(Err(SnapshotError::Io(error))),
+            Err(error) => self.end_snapshot(Err(SnapshotError::Io(error))),
         }
     }
 }

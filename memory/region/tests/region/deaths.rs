@@ -63,7 +63,7 @@ fn until_whole(handle: Handle<'_>) {
 }
 
 #[test]
-fn a_node_that_is_killed_costs_no_byte_while_a_replica_is_left() {
+fn loses_no_byte_when_a_node_is_killed() {
     let (mut nodes, addresses) = node_processes(3);
     let config = config(addresses, PAGES, 64);
     let suspect_after = Duration::from_millis(100);
@@ -102,7 +102,7 @@ fn loses_no_byte_when_a_node_is_stopped_and_resumed() {
 }
 
 #[test]
-fn brings_back_a_page_that_is_not_stored_yet() {
+fn restores_a_page_that_is_not_stored_yet() {
     let (nodes, addresses) = node_processes(1);
     let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 64)).unwrap();
     // A stopped node grants no slab: the page cannot be stored and stays staged.

@@ -49,7 +49,7 @@ fn step(rng: &mut SplitMix64, region: &mut RemoteRegion, model: &mut [u8], file:
 }
 
 #[test]
-fn a_region_is_a_plain_vector_whatever_leaves_and_comes_back() {
+fn matches_a_plain_vector_under_eviction() {
     let seed = seed();
     let (mut rng, file) = (SplitMix64::new(seed), TestFile::new("model"));
     let (_nodes, addresses) = nodes_here(2);
@@ -67,7 +67,7 @@ fn a_region_is_a_plain_vector_whatever_leaves_and_comes_back() {
     let counts = region.handle().status().counts;
     println!("{counts:?}");
     // Whether a fault finds a staged page depends on the speed of the node's thread:
-    // `brings_back_a_page_that_is_not_stored_yet` constructs that case.
+    // `restores_a_page_that_is_not_stored_yet` constructs that case.
     let all_happened = [counts.remote, counts.zeros, counts.read_ahead, counts.evicted_clean, counts.stored];
     assert!(all_happened.iter().all(|count| *count > 0), "{counts:?}");
     assert_eq!((counts.poisoned, counts.not_stored), (0, 0));
@@ -78,7 +78,7 @@ fn a_region_is_a_plain_vector_whatever_leaves_and_comes_back() {
 }
 
 #[test]
-fn values_of_any_plain_type_are_seen_where_they_are() {
+fn views_values_of_any_plain_type() {
     let (_nodes, addresses) = nodes_here(1);
     let mut region = RemoteRegion::open(provider(), config(addresses, 128, 64)).unwrap();
     region.view_mut::<[f32; 3]>(1..3)[1] = [1.5, 2.5, -1.0];
@@ -93,7 +93,7 @@ fn values_of_any_plain_type_are_seen_where_they_are() {
 }
 
 #[test]
-fn sequences_are_read_ahead_and_wanted_pages_come_unasked() {
+fn reads_ahead_and_prefetches_hinted_pages() {
     let (_nodes, addresses) = nodes_here(1);
     let mut region = RemoteRegion::open(provider(), config(addresses, 1_024, 512)).unwrap();
     region.bytes_mut().fill(7);
@@ -111,7 +111,7 @@ fn sequences_are_read_ahead_and_wanted_pages_come_unasked() {
 }
 
 #[test]
-fn damaged_snapshots_and_impossible_sizes_are_refused_in_words() {
+fn rejects_damaged_snapshots_and_invalid_sizes() {
     let (_nodes, addresses) = nodes_here(1);
     let open = |config| RemoteRegion::open(provider(), config).err().unwrap().to_string();
     let text = open(config(addresses.clone(), 100, 63));

@@ -132,10 +132,10 @@ fn raises_sigbus_for_a_page_that_all_nodes_lost() {
 }
 
 #[test]
-fn system_calls_read_into_a_region_and_out_of_it() {
+fn reads_into_and_out_of_a_region_by_system_calls() {
     let (_nodes, addresses) = nodes_here(1);
     let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 64)).unwrap();
-    assert!(region.takes_system_calls() && matches!(Preflight::run(), Preflight::All));
+    assert!(region.supports_system_calls() && matches!(Preflight::run(), Preflight::All));
     let bytes: Vec<u8> = (0..PAGES * PAGE_BYTES).map(|at| (at / 7) as u8).collect();
     let file = TestFile::new("calls");
     std::fs::write(&file.0, &bytes).unwrap();

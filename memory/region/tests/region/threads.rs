@@ -12,7 +12,7 @@ use crate::support::*;
 const WORDS_A_PAGE: usize = PAGE_BYTES / 8;
 
 #[test]
-fn threads_see_their_own_writes_and_nothing_else() {
+fn keeps_the_writes_of_each_thread() {
     const PAGES: usize = 512;
     let seed = seed();
     let (_nodes, addresses) = nodes_here(2);
@@ -61,7 +61,7 @@ fn threads_see_their_own_writes_and_nothing_else() {
 /// A thread repeatedly writes a number to the last page and then to the first one. Whatever is saved between the two
 /// writes, the last page is ahead of the first by at most one.
 #[test]
-fn a_snapshot_is_of_one_moment_of_pages_far_apart() {
+fn snapshots_distant_pages_at_one_moment() {
     const PAGES: usize = 200;
     let (_nodes, addresses) = nodes_here(1);
     let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 256)).unwrap();
@@ -110,7 +110,7 @@ fn a_snapshot_is_of_one_moment_of_pages_far_apart() {
 }
 
 #[test]
-fn a_snapshot_is_of_one_moment_while_a_thread_writes() {
+fn snapshots_at_one_moment_while_a_thread_writes() {
     const PAGES: usize = 200;
     let (_nodes, addresses) = nodes_here(1);
     let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 128)).unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 /// Maximum number of cached buffers: one for each of a few requests, and those of its runs.
-const KEPT_MAX: usize = 16;
+const CACHED_MAX: usize = 16;
 
 /// Cache of unused buffers. Clones share it.
 #[derive(Clone, Default)]
@@ -20,10 +20,10 @@ impl Buffers {
     }
 
     /// Caches a buffer that is no longer used.
-    pub fn keep(&self, buffer: Vec<u8>) {
-        self.with(|kept| {
-            if kept.len() < KEPT_MAX && buffer.capacity() > 0 {
-                kept.push(buffer);
+    pub fn recycle(&self, buffer: Vec<u8>) {
+        self.with(|cached| {
+            if cached.len() < CACHED_MAX && buffer.capacity() > 0 {
+                cached.push(buffer);
             }
         });
     }
@@ -33,15 +33,15 @@ impl Buffers {
         let mut buffer = self.unused(bytes.len());
         buffer.clear();
         buffer.extend_from_slice(bytes);
-        Bytes::from_owner(Lent { buffer, of: self.clone() })
+        Bytes::from_owner(LentBuffer { buffer, cache: self.clone() })
     }
 
     /// Returns a cached buffer, preferably of this length: another one would first have to be filled with zeros.
     fn unused(&self, len_bytes: usize) -> Vec<u8> {
-        self.with(|kept| {
-            let alike = kept.iter().rposition(|buffer| buffer.len() == len_bytes);
-            let chosen = alike.or_else(|| kept.len().checked_sub(1));
-            chosen.map(|at| kept.swap_remove(at)).unwrap_or_default()
+        self.with(|cached| {
+            let alike = cached.iter().rposition(|buffer| buffer.len() == len_bytes);
+            let chosen = alike.or_else(|| cached.len().checked_sub(1));
+            chosen.map(|at| cached.swap_remove(at)).unwrap_or_default()
         })
     }
 
@@ -51,20 +51,20 @@ impl Buffers {
     }
 }
 
-struct Lent {
+struct LentBuffer {
     buffer: Vec<u8>,
-    of: Buffers,
+    cache: Buffers,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for LentBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.buffer
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentBuffer {
     fn drop(&mut self) {
-        self.of.keep(std::mem::take(&mut self.buffer));
+        self.cache.recycle(std::mem::take(&mut self.buffer));
     }
 }
 
@@ -73,23 +73,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_comes_back_and_not_more_than_a_few_are_kept() {
+    fn recycles_a_bounded_number_of_buffers() {
         let buffers = Buffers::default();
         let first = buffers.copy(b"abc");
         let at = first.as_ptr();
         let part = first.slice(1..);
         drop(first);
-        assert_eq!((&part[..], buffers.with(|kept| kept.len())), (&b"bc"[..], 0), "somebody has it");
+        assert_eq!((&part[..], buffers.with(|cached| cached.len())), (&b"bc"[..], 0), "somebody has it");
         drop(part);
         assert_eq!(buffers.copy(b"xy").as_ptr(), at);
         let alike = [vec![0; 3], vec![0; 7], vec![0; 5]];
         let at = alike[1].as_ptr();
-        alike.into_iter().for_each(|buffer| buffers.keep(buffer));
+        alike.into_iter().for_each(|buffer| buffers.recycle(buffer));
         let taken = buffers.take(7);
         assert_eq!(taken.as_ptr(), at);
-        let many: Vec<Bytes> = (0..2 * KEPT_MAX as u8).map(|byte| buffers.copy(&[byte])).collect();
+        let many: Vec<Bytes> = (0..2 * CACHED_MAX as u8).map(|byte| buffers.copy(&[byte])).collect();
         assert!(many.iter().zip(0..).all(|(bytes, byte)| bytes[..] == [byte]));
         drop(many);
-        assert_eq!(buffers.with(|kept| kept.len()), KEPT_MAX);
+        assert_eq!(buffers.with(|cached| cached.len()), CACHED_MAX);
     }
 }

@@ -18,11 +18,11 @@ use farcall_verbs::Nanos;
 
 use super::PAGE_BYTES;
 use super::config::{ClientConfig, OpenError, VolumeConfig};
-use super::donor::CallFailed;
-use super::notes::{Layout, Placed, Table};
+use super::node_client::NodeCallError;
+use super::volume_metadata::{Layout, PlacementRecord, Table};
 use crate::wire::{
-    Kept, LeaseKey, Mark, NOTES_READ_BYTES_MAX, NOTES_WRITE_BYTES_MAX, Refusal, RefusalKind, Reply, Request,
-    Room, VERSION, VolumeRef,
+    LeaseKey, METADATA_READ_BYTES_MAX, METADATA_WRITE_BYTES_MAX, MembershipView, Refusal, RefusalKind, Reply,
+    Request, Room, StoredVolume, VERSION, VolumeRef,
 };
 
 type Result<T, E = OpenError> = std::result::Result<T, E>;
@@ -48,7 +48,7 @@ pub(super) struct ClaimedNode {
     pub lease: LeaseKey,
     pub term: Duration,
     pub room: Room,
-    pub notes: RemoteRegion,
+    pub metadata: RemoteRegion,
     /// Slabs that the node retains and has not granted yet.
     pub slabs: BTreeSet<u64>,
 }
@@ -56,33 +56,33 @@ pub(super) struct ClaimedNode {
 impl ClaimedNode {
     /// Creates the state of the node with the identifier `node` from the reply to a claim. Returns `None` if the reply
     /// is another one, or if slabs or metadata area are shorter than requested.
-    pub fn of_reply(node: u64, reply: Reply, config: &ClientConfig, layout: &Layout) -> Option<Self> {
-        let Reply::Claimed { lease, term_ms, slab_bytes, room, notes, slabs } = reply else { return None };
-        let has_room = slab_bytes >= config.slab_bytes && notes.len_bytes >= layout.len_bytes();
+    pub fn from_reply(node: u64, reply: Reply, config: &ClientConfig, layout: &Layout) -> Option<Self> {
+        let Reply::Claimed { lease, term_ms, slab_bytes, room, metadata, slabs } = reply else { return None };
+        let has_room = slab_bytes >= config.slab_bytes && metadata.len_bytes >= layout.len_bytes();
         let (term, slabs) = (Duration::from_millis(term_ms.max(1).into()), slabs.into_iter().collect());
-        has_room.then_some(Self { node, lease, term, room, notes, slabs })
+        has_room.then_some(Self { node, lease, term, room, metadata, slabs })
     }
 }
 
 /// A slab of an earlier mount that was granted again.
-pub(super) struct Regranted {
+pub(super) struct ReattachedSlab {
     pub extent: usize,
-    pub donor: usize,
+    pub node: usize,
     pub slab: u64,
     pub region: RemoteRegion,
 }
 
 /// A volume that this client has claimed.
-pub(super) struct Claimed {
+pub(super) struct ClaimedVolume {
     /// Nodes in the order of the configuration; `None` for those that did not grant their part.
     pub nodes: Vec<Option<ClaimedNode>>,
-    pub mark: Mark,
+    pub view: MembershipView,
     pub layout: Layout,
     /// Metadata of each node that had the newest view; empty if the volume is new.
-    pub notes: Vec<Vec<u8>>,
+    pub metadata: Vec<Vec<u8>>,
     /// The newest placement, with its generation.
-    pub placed: Option<(u64, Placed)>,
-    pub replicas: Vec<Regranted>,
+    pub placement: Option<(u64, PlacementRecord)>,
+    pub replicas: Vec<ReattachedSlab>,
     /// Checksums and generations of the pages.
     pub table: Table,
     /// Ranges in bytes that were written and that no node that replied has.
@@ -90,8 +90,8 @@ pub(super) struct Claimed {
 }
 
 /// Decision of a claim from the replies of the nodes.
-struct Judgement {
-    newest: Option<Mark>,
+struct QuorumDecision {
+    newest: Option<MembershipView>,
     /// Indices of the nodes that have the newest metadata.
     sources: Vec<usize>,
     epoch: u64,
@@ -106,16 +106,16 @@ pub(super) fn claim(
     config: &ClientConfig,
     volume: &VolumeConfig,
     rng: &mut SplitMix64,
-    call: impl FnMut(usize, &Request) -> Result<Reply, CallFailed>,
+    call: impl FnMut(usize, &Request) -> Result<Reply, NodeCallError>,
     now: impl Fn() -> Nanos,
-) -> Result<Claimed> {
-    let layout = Layout::new(config, volume.notes_bytes, volume.secret());
+) -> Result<ClaimedVolume> {
+    let layout = Layout::new(config, volume.metadata_bytes, volume.secret());
     let (leases, renew_at) = (Vec::new(), Nanos(u64::MAX));
-    let mut claiming =
-        Claiming { config, volume, layout, call, now, leases, renew_at, is_interrupted: false };
+    let mut attempts =
+        ClaimAttempts { config, volume, layout, call, now, leases, renew_at, is_interrupted: false };
     for _ in 1..ATTEMPTS_MAX {
-        match claiming.attempt(rng) {
-            Err(error) if claiming.is_interrupted => {
+        match attempts.attempt(rng) {
+            Err(error) if attempts.is_interrupted => {
                 tracing::warn!(
                     volume = volume.name,
                     "a claim of the volume was interrupted, and is repeated: {error}"
@@ -124,45 +124,49 @@ pub(super) fn claim(
             outcome => return outcome,
         }
     }
-    claiming.attempt(rng)
+    attempts.attempt(rng)
 }
 
 /// Decides whether the nodes that replied have the newest state of the volume, and which of them do.
 ///
 /// # Errors
 /// Returns an error if another node may have newer state, or if the nodes have different volumes.
-fn judge(
+fn decide(
     config: &ClientConfig,
     volume: &VolumeConfig,
-    looks: &[Result<Option<Kept>, String>],
-) -> Result<Judgement> {
+    results: &[Result<Option<StoredVolume>, String>],
+) -> Result<QuorumDecision> {
     let name = &volume.name;
-    let answered: Vec<(usize, &Kept)> =
-        looks.iter().enumerate().filter_map(|(at, look)| Some((at, look.as_ref().ok()?.as_ref()?))).collect();
-    let silent = silent(looks);
-    let epoch = answered.iter().map(|(_, kept)| kept.epoch).max().unwrap_or(0) + 1;
-    let marks = answered.iter().filter_map(|(at, kept)| Some((*at, kept.mark.as_ref()?)));
-    let Some((_, newest)) = marks.clone().max_by_key(|(_, mark)| mark.age()) else {
+    let replies: Vec<(usize, &StoredVolume)> = results
+        .iter()
+        .enumerate()
+        .filter_map(|(at, result)| Some((at, result.as_ref().ok()?.as_ref()?)))
+        .collect();
+    let unreachable = errors_of_unreachable(results);
+    let epoch = replies.iter().map(|(_, stored)| stored.epoch).max().unwrap_or(0) + 1;
+    let views = replies.iter().filter_map(|(at, stored)| Some((*at, stored.view.as_ref()?)));
+    let Some((_, newest)) = views.clone().max_by_key(|(_, view)| view.age()) else {
         if volume.history.has_claimed() || volume.is_read_only {
-            let why = format!("no node that answers has anything of it: {silent}");
+            let why = format!("no node that answers has anything of it: {unreachable}");
             return Err(OpenError::volume(name, why));
         }
-        if silent.is_empty() {
-            return Ok(Judgement { newest: None, sources: Vec::new(), epoch });
+        if unreachable.is_empty() {
+            return Ok(QuorumDecision { newest: None, sources: Vec::new(), epoch });
         }
-        let why = format!("no node that answers knows it, and one that does not may have it: {}", silent);
+        let why =
+            format!("no node that answers knows it, and one that does not may have it: {}", unreachable);
         return Err(OpenError::volume(name, why));
     };
-    if marks.clone().any(|(_, mark)| mark.volume != newest.volume) {
+    if views.clone().any(|(_, view)| view.volume != newest.volume) {
         return Err(OpenError::volume(name, "nodes keep two different ones; name the nodes of one of them"));
     }
-    let ids: BTreeSet<u64> = answered.iter().map(|(_, kept)| kept.node).collect();
+    let ids: BTreeSet<u64> = replies.iter().map(|(_, stored)| stored.node).collect();
     let sources: Vec<usize> =
-        marks.clone().filter(|(_, mark)| mark.age() == newest.age()).map(|(at, _)| at).collect();
+        views.clone().filter(|(_, view)| view.age() == newest.age()).map(|(at, _)| at).collect();
     let known = newest.nodes.iter().filter(|node| ids.contains(node)).count();
     if let Some(survivor) = &volume.survivor {
-        if !answered.iter().any(|(at, kept)| kept.mark.is_some() && config.nodes[*at] == *survivor) {
-            let why = format!("the survivor {survivor} does not answer, or has nothing of it: {silent}");
+        if !replies.iter().any(|(at, stored)| stored.view.is_some() && config.nodes[*at] == *survivor) {
+            let why = format!("the survivor {survivor} does not answer, or has nothing of it: {unreachable}");
             return Err(OpenError::volume(name, why));
         }
         tracing::warn!(
@@ -172,15 +176,15 @@ fn judge(
             of = newest.nodes.len(),
             "nodes are believed that may not know the newest of the volume"
         );
-        return Ok(Judgement { newest: Some(newest.clone()), sources, epoch: epoch + EPOCHS_BEYOND });
+        return Ok(QuorumDecision { newest: Some(newest.clone()), sources, epoch: epoch + EPOCHS_BEYOND });
     }
     let has_members = newest.members.iter().all(|member| ids.contains(member));
     let is_majority = 2 * known > newest.nodes.len() || has_members;
     // With exactly half of the nodes, the history stands in for a majority: the other half is no majority either, and
     // the history shows that none of its nodes has a later view. A member must be among the nodes that replied.
     let has_member = || {
-        let mut with_mark = answered.iter().filter(|(at, _)| sources.contains(at));
-        with_mark.any(|(_, kept)| newest.members.contains(&kept.node))
+        let mut with_view = replies.iter().filter(|(at, _)| sources.contains(at));
+        with_view.any(|(_, stored)| newest.members.contains(&stored.node))
     };
     if !is_majority
         && 2 * known == newest.nodes.len()
@@ -198,23 +202,24 @@ fn judge(
             "{known} of its {} nodes answer, and another may know newer files: {}; \
              start them, or name all of them with --nodes",
             newest.nodes.len(),
-            silent
+            unreachable
         );
         return Err(OpenError::volume(name, why));
     }
     if newest.nodes.len() > config.nodes.len() {
         tracing::warn!("the volume had {} nodes, and has {} now", newest.nodes.len(), config.nodes.len());
     }
-    Ok(Judgement { newest: Some(newest.clone()), sources, epoch })
+    Ok(QuorumDecision { newest: Some(newest.clone()), sources, epoch })
 }
 
 /// Returns the errors of the nodes that did not reply.
-fn silent(looks: &[Result<Option<Kept>, String>]) -> String {
-    let silent: Vec<&str> = looks.iter().filter_map(|look| Some(look.as_ref().err()?.as_str())).collect();
-    silent.join("; ")
+fn errors_of_unreachable(results: &[Result<Option<StoredVolume>, String>]) -> String {
+    let errors: Vec<&str> =
+        results.iter().filter_map(|result| Some(result.as_ref().err()?.as_str())).collect();
+    errors.join("; ")
 }
 
-struct Claiming<'a, C, N> {
+struct ClaimAttempts<'a, C, N> {
     config: &'a ClientConfig,
     volume: &'a VolumeConfig,
     layout: Layout,
@@ -226,48 +231,48 @@ struct Claiming<'a, C, N> {
     is_interrupted: bool,
 }
 
-impl<C, N> Claiming<'_, C, N>
+impl<C, N> ClaimAttempts<'_, C, N>
 where
-    C: FnMut(usize, &Request) -> Result<Reply, CallFailed>,
+    C: FnMut(usize, &Request) -> Result<Reply, NodeCallError>,
     N: Fn() -> Nanos,
 {
-    fn attempt(&mut self, rng: &mut SplitMix64) -> Result<Claimed> {
+    fn attempt(&mut self, rng: &mut SplitMix64) -> Result<ClaimedVolume> {
         (self.is_interrupted, self.renew_at) = (false, Nanos(u64::MAX));
-        let looks = self.look()?;
-        let judgement = judge(self.config, self.volume, &looks)?;
-        let claimed = self.claim_nodes(&looks, &judgement, rng);
-        let finished = claimed.and_then(|nodes| self.take_over(nodes, &looks, &judgement, rng));
+        let results = self.query_volumes()?;
+        let decision = decide(self.config, self.volume, &results)?;
+        let claimed = self.claim_nodes(&results, &decision, rng);
+        let finished = claimed.and_then(|nodes| self.restore_state(nodes, &results, &decision, rng));
         if finished.is_err() {
-            self.give_back();
+            self.end_leases();
         }
         finished
     }
 
-    fn failed(&mut self, at: usize, failed: CallFailed) -> OpenError {
-        self.is_interrupted |= match &failed {
-            CallFailed::Unreachable(_) => true,
-            CallFailed::Refused(refusal) => refusal.kind == RefusalKind::UnknownLease,
+    fn call_error(&mut self, at: usize, error: NodeCallError) -> OpenError {
+        self.is_interrupted |= match &error {
+            NodeCallError::Unreachable(_) => true,
+            NodeCallError::Refused(refusal) => refusal.kind == RefusalKind::UnknownLease,
         };
-        let why = match failed {
-            CallFailed::Refused(Refusal { kind: RefusalKind::Held, reason }) => {
+        let why = match error {
+            NodeCallError::Refused(Refusal { kind: RefusalKind::Held, reason }) => {
                 return OpenError::Held(reason);
             }
-            CallFailed::Refused(refusal) => refusal.reason,
-            CallFailed::Unreachable(why) => why,
+            NodeCallError::Refused(refusal) => refusal.reason,
+            NodeCallError::Unreachable(why) => why,
         };
         OpenError::volume(&self.volume.name, format!("{}: {why}", self.config.nodes[at]))
     }
 
     /// Sends a request to a node that has granted a lease.
-    fn ask(&mut self, at: usize, request: &Request) -> Result<Reply> {
+    fn call_with_lease(&mut self, at: usize, request: &Request) -> Result<Reply> {
         self.renew_in_time()?;
-        (self.call)(at, request).map_err(|failed| self.failed(at, failed))
+        (self.call)(at, request).map_err(|error| self.call_error(at, error))
     }
 
-    /// Records the lease that a node granted in reply to a request sent at `asked`.
-    fn has_lease(&mut self, at: usize, lease: LeaseKey, term: Duration, asked: Nanos) {
+    /// Records the lease that a node granted in reply to a request sent at `sent_at`.
+    fn record_lease(&mut self, at: usize, lease: LeaseKey, term: Duration, sent_at: Nanos) {
         self.leases.push((at, lease, term));
-        self.renew_at = self.renew_at.min(asked + term / RENEW_AFTER);
+        self.renew_at = self.renew_at.min(sent_at + term / RENEW_AFTER);
     }
 
     /// Renews the leases granted so far if that is due, while other nodes are called.
@@ -280,33 +285,33 @@ where
         self.renew_at = now + terms.min().unwrap_or_default() / RENEW_AFTER;
         for (at, lease, _) in self.leases.clone() {
             let renewed = (self.call)(at, &Request::Renew { lease });
-            renewed.map_err(|failed| self.failed(at, failed))?;
+            renewed.map_err(|error| self.call_error(at, error))?;
         }
         Ok(())
     }
 
-    fn give_back(&mut self) {
+    fn end_leases(&mut self) {
         for (at, lease, _) in std::mem::take(&mut self.leases) {
             // If this fails, the lease expires at the node.
             let _ = (self.call)(at, &Request::End { lease });
         }
     }
 
-    fn look(&mut self) -> Result<Vec<Result<Option<Kept>, String>>> {
-        let request = self.volume.look();
-        let mut looks = Vec::new();
+    fn query_volumes(&mut self) -> Result<Vec<Result<Option<StoredVolume>, String>>> {
+        let request = self.volume.query_request();
+        let mut results = Vec::new();
         for at in 0..self.config.nodes.len() {
-            looks.push(match (self.call)(at, &request) {
-                Ok(Reply::Looked { kept }) => Ok(kept),
-                Ok(_) => return Err(self.other_reply(at)),
-                Err(CallFailed::Unreachable(why)) => Err(why),
-                Err(refused) => return Err(self.failed(at, refused)),
+            results.push(match (self.call)(at, &request) {
+                Ok(Reply::VolumeState { volume }) => Ok(volume),
+                Ok(_) => return Err(self.unexpected_reply(at)),
+                Err(NodeCallError::Unreachable(why)) => Err(why),
+                Err(refused) => return Err(self.call_error(at, refused)),
             });
         }
-        Ok(looks)
+        Ok(results)
     }
 
-    fn other_reply(&self, at: usize) -> OpenError {
+    fn unexpected_reply(&self, at: usize) -> OpenError {
         let why = "it answers something else; update the older of the two";
         OpenError::volume(&self.volume.name, format!("{}: {why}", self.config.nodes[at]))
     }
@@ -314,31 +319,31 @@ where
     /// Claims the volume at all nodes that replied.
     fn claim_nodes(
         &mut self,
-        looks: &[Result<Option<Kept>, String>],
-        judgement: &Judgement,
+        results: &[Result<Option<StoredVolume>, String>],
+        decision: &QuorumDecision,
         rng: &mut SplitMix64,
     ) -> Result<Vec<Option<ClaimedNode>>> {
         let mut nodes = Vec::new();
-        for (at, look) in looks.iter().enumerate() {
-            let Ok(kept) = look else {
+        for (at, result) in results.iter().enumerate() {
+            let Ok(stored) = result else {
                 nodes.push(None);
                 continue;
             };
-            let node = kept.as_ref().map_or_else(|| rng.next_u64(), |kept| kept.node);
-            let request = self.volume.claim(&self.config.name, judgement.epoch, node, &self.layout);
+            let node = stored.as_ref().map_or_else(|| rng.next_u64(), |stored| stored.node);
+            let request = self.volume.claim_request(&self.config.name, decision.epoch, node, &self.layout);
             self.renew_in_time()?;
-            let asked = (self.now)();
+            let sent_at = (self.now)();
             match (self.call)(at, &request) {
                 Ok(reply) => {
                     if let Reply::Claimed { lease, term_ms, .. } = reply {
-                        self.has_lease(at, lease, Duration::from_millis(term_ms.into()), asked);
+                        self.record_lease(at, lease, Duration::from_millis(term_ms.into()), sent_at);
                     }
-                    let claimed = ClaimedNode::of_reply(node, reply, self.config, &self.layout);
-                    nodes.push(Some(claimed.ok_or_else(|| self.other_reply(at))?));
-                    self.check_not_restarted(at, kept.as_ref())?;
+                    let claimed = ClaimedNode::from_reply(node, reply, self.config, &self.layout);
+                    nodes.push(Some(claimed.ok_or_else(|| self.unexpected_reply(at))?));
+                    self.check_not_restarted(at, stored.as_ref())?;
                 }
                 // A node that did not have the volume is not required.
-                Err(CallFailed::Refused(refusal)) if kept.is_none() && judgement.newest.is_some() => {
+                Err(NodeCallError::Refused(refusal)) if stored.is_none() && decision.newest.is_some() => {
                     tracing::warn!(
                         node = self.config.nodes[at],
                         "it takes no part in the volume: {}",
@@ -346,7 +351,7 @@ where
                     );
                     nodes.push(None);
                 }
-                Err(failed) => return Err(self.failed(at, failed)),
+                Err(error) => return Err(self.call_error(at, error)),
             }
         }
         Ok(nodes)
@@ -354,12 +359,14 @@ where
 
     /// Checks that a node that has granted its part still has the state that it reported. A node that was restarted in
     /// the meantime has none. After a later restart it rejects the lease.
-    fn check_not_restarted(&mut self, at: usize, kept: Option<&Kept>) -> Result<()> {
-        let Reply::Looked { kept: now } = self.ask(at, &self.volume.look())? else {
-            return Err(self.other_reply(at));
+    fn check_not_restarted(&mut self, at: usize, stored: Option<&StoredVolume>) -> Result<()> {
+        let Reply::VolumeState { volume: state_now } =
+            self.call_with_lease(at, &self.volume.query_request())?
+        else {
+            return Err(self.unexpected_reply(at));
         };
-        let mark_of = |kept: Option<&Kept>| kept.and_then(|kept| kept.mark.clone());
-        if mark_of(now.as_ref()) == mark_of(kept) {
+        let view_of = |stored: Option<&StoredVolume>| stored.and_then(|stored| stored.view.clone());
+        if view_of(state_now.as_ref()) == view_of(stored) {
             return Ok(());
         }
         self.is_interrupted = true;
@@ -367,95 +374,109 @@ where
         Err(OpenError::volume(&self.volume.name, why))
     }
 
-    fn take_over(
+    fn restore_state(
         &mut self,
         mut nodes: Vec<Option<ClaimedNode>>,
-        looks: &[Result<Option<Kept>, String>],
-        judgement: &Judgement,
+        results: &[Result<Option<StoredVolume>, String>],
+        decision: &QuorumDecision,
         rng: &mut SplitMix64,
-    ) -> Result<Claimed> {
-        let sources = judgement.sources.iter();
-        let notes = sources.map(|source| self.read_notes(*source, &nodes)).collect::<Result<Vec<_>>>()?;
+    ) -> Result<ClaimedVolume> {
+        let sources = decision.sources.iter();
+        let metadata =
+            sources.map(|source| self.read_metadata(*source, &nodes)).collect::<Result<Vec<_>>>()?;
         // Also write to a node that the newest view names and that does not have this view itself: a node discards
         // metadata without a view of its own.
         for (at, node) in nodes.iter().enumerate() {
-            if let Some(node) = node.as_ref().filter(|_| !judgement.sources.contains(&at)) {
-                self.write_notes(at, node.lease, notes.first().map_or(&[], Vec::as_slice))?;
+            if let Some(node) = node.as_ref().filter(|_| !decision.sources.contains(&at)) {
+                self.write_metadata(at, node.lease, metadata.first().map_or(&[], Vec::as_slice))?;
             }
         }
-        let (placed, table) = (self.layout.read_placement(&notes), self.layout.read_table(&notes));
-        let replicas = match &placed {
-            Some((_, placed)) => self.regrant(placed, &mut nodes)?,
+        let (placement, table) =
+            (self.layout.read_placement(&metadata), self.layout.read_page_table(&metadata));
+        let replicas = match &placement {
+            Some((_, placement)) => self.reattach_slabs(placement, &mut nodes)?,
             None if !table.is_empty() => {
                 return Err(OpenError::volume(&self.volume.name, "its notes are damaged"));
             }
             None => Vec::new(),
         };
-        let missing = self.missing(&table, &replicas);
+        let missing = self.missing_ranges(&table, &replicas);
         if !missing.is_empty() && !self.volume.is_read_only {
-            let why = match silent(looks) {
-                silent if silent.is_empty() => "a node that had them was started again, empty".to_owned(),
-                silent => format!("start the nodes that do not answer ({silent})"),
+            let why = match errors_of_unreachable(results) {
+                unreachable if unreachable.is_empty() => {
+                    "a node that had them was started again, empty".to_owned()
+                }
+                unreachable => format!("start the nodes that do not answer ({unreachable})"),
             };
             return Err(OpenError::Incomplete { name: self.volume.name.clone(), missing, why });
         }
-        let mark = self.mark(&nodes, judgement, rng)?;
-        Ok(Claimed { nodes, mark, layout: self.layout, notes, placed, replicas, table, missing })
+        let view = self.store_view(&nodes, decision, rng)?;
+        Ok(ClaimedVolume { nodes, view, layout: self.layout, metadata, placement, replicas, table, missing })
     }
 
-    fn read_notes(&mut self, at: usize, nodes: &[Option<ClaimedNode>]) -> Result<Vec<u8>> {
+    fn read_metadata(&mut self, at: usize, nodes: &[Option<ClaimedNode>]) -> Result<Vec<u8>> {
         let Some(lease) = nodes[at].as_ref().map(|node| node.lease) else { return Ok(Vec::new()) };
         let len_bytes = self.layout.len_bytes() as usize;
-        let mut notes = Vec::with_capacity(len_bytes);
-        while notes.len() < len_bytes {
-            let piece = (len_bytes - notes.len()).min(NOTES_READ_BYTES_MAX);
-            let request = Request::ReadNotes { lease, offset: notes.len() as u64, len_bytes: piece as u32 };
-            match self.ask(at, &request)? {
-                Reply::Notes { bytes } if bytes.len() == piece => notes.extend_from_slice(&bytes),
-                _ => return Err(self.other_reply(at)),
+        let mut metadata = Vec::with_capacity(len_bytes);
+        while metadata.len() < len_bytes {
+            let chunk = (len_bytes - metadata.len()).min(METADATA_READ_BYTES_MAX);
+            let request =
+                Request::ReadMetadata { lease, offset: metadata.len() as u64, len_bytes: chunk as u32 };
+            match self.call_with_lease(at, &request)? {
+                Reply::Metadata { bytes } if bytes.len() == chunk => metadata.extend_from_slice(&bytes),
+                _ => return Err(self.unexpected_reply(at)),
             }
         }
-        Ok(notes)
+        Ok(metadata)
     }
 
     /// Writes the metadata of other nodes to a node, which may have older metadata.
-    fn write_notes(&mut self, at: usize, lease: LeaseKey, notes: &[u8]) -> Result<()> {
-        for (piece, number) in notes.chunks(NOTES_WRITE_BYTES_MAX).zip(0..) {
-            let offset = number * NOTES_WRITE_BYTES_MAX as u64;
-            self.ask(at, &Request::WriteNotes { lease, offset, bytes: piece.to_vec() })?;
+    fn write_metadata(&mut self, at: usize, lease: LeaseKey, metadata: &[u8]) -> Result<()> {
+        for (chunk, number) in metadata.chunks(METADATA_WRITE_BYTES_MAX).zip(0..) {
+            let offset = number * METADATA_WRITE_BYTES_MAX as u64;
+            self.call_with_lease(at, &Request::WriteMetadata { lease, offset, bytes: chunk.to_vec() })?;
         }
         Ok(())
     }
 
     /// Requests grants of the slabs in which pages are placed. Other slabs that the nodes retain stay in their
     /// `slabs`.
-    fn regrant(&mut self, placed: &Placed, nodes: &mut [Option<ClaimedNode>]) -> Result<Vec<Regranted>> {
+    fn reattach_slabs(
+        &mut self,
+        placement: &PlacementRecord,
+        nodes: &mut [Option<ClaimedNode>],
+    ) -> Result<Vec<ReattachedSlab>> {
         let mut replicas = Vec::new();
-        if (placed.size_bytes, placed.slab_bytes) != (self.config.size_bytes, self.config.slab_bytes) {
+        if (placement.size_bytes, placement.slab_bytes) != (self.config.size_bytes, self.config.slab_bytes) {
             return Err(OpenError::volume(&self.volume.name, "it was made with another --size or --slab"));
         }
-        for replica in &placed.replicas {
-            let id = placed.nodes.get(usize::from(replica.node)).copied();
-            let donor =
+        for replica in &placement.replicas {
+            let id = placement.nodes.get(usize::from(replica.node)).copied();
+            let index =
                 nodes.iter().position(|node| node.as_ref().map(|node| node.node) == id && id.is_some());
-            let taken = donor.zip(donor.and_then(|donor| nodes[donor].as_mut()));
-            let Some((donor, node)) = taken.filter(|(_, node)| node.slabs.contains(&replica.slab)) else {
+            let found = index.zip(index.and_then(|index| nodes[index].as_mut()));
+            let Some((index, node)) = found.filter(|(_, node)| node.slabs.contains(&replica.slab)) else {
                 continue;
             };
             node.slabs.remove(&replica.slab);
             let (lease, slab) = (node.lease, replica.slab);
-            match self.ask(donor, &Request::Grant { lease, slab })? {
+            match self.call_with_lease(index, &Request::Grant { lease, slab })? {
                 Reply::Granted { region, .. } if region.len_bytes >= self.config.slab_bytes => {
-                    replicas.push(Regranted { extent: replica.extent as usize, donor, slab, region });
+                    replicas.push(ReattachedSlab {
+                        extent: replica.extent as usize,
+                        node: index,
+                        slab,
+                        region,
+                    });
                 }
-                _ => return Err(self.other_reply(donor)),
+                _ => return Err(self.unexpected_reply(index)),
             }
         }
         Ok(replicas)
     }
 
     /// Returns the ranges in bytes that were written and are in none of these replicas.
-    fn missing(&self, table: &Table, replicas: &[Regranted]) -> Vec<Range<u64>> {
+    fn missing_ranges(&self, table: &Table, replicas: &[ReattachedSlab]) -> Vec<Range<u64>> {
         let slab_bytes = self.config.slab_bytes;
         let found: BTreeSet<u64> = replicas.iter().map(|replica| replica.extent as u64).collect();
         let written: BTreeSet<u64> = table.keys().map(|page| page * PAGE_BYTES as u64 / slab_bytes).collect();
@@ -472,28 +493,29 @@ where
 
     /// Stores the new view at all nodes: first at those that the newest view names, so that a later claim that reaches
     /// one of these learns of the other nodes.
-    fn mark(
+    fn store_view(
         &mut self,
         nodes: &[Option<ClaimedNode>],
-        judgement: &Judgement,
+        decision: &QuorumDecision,
         rng: &mut SplitMix64,
-    ) -> Result<Mark> {
+    ) -> Result<MembershipView> {
         let ids: Vec<u64> = nodes.iter().flatten().map(|node| node.node).collect();
-        let volume = judgement.newest.as_ref().map_or_else(|| rng.next_u64(), |mark| mark.volume);
-        let mark = Mark { volume, epoch: judgement.epoch, change: 0, nodes: ids.clone(), members: ids };
-        self.volume.history.propose(judgement.newest.as_ref(), &mark)?;
-        let was_there = |node: &ClaimedNode| {
-            judgement.newest.as_ref().is_some_and(|newest| newest.nodes.contains(&node.node))
+        let volume = decision.newest.as_ref().map_or_else(|| rng.next_u64(), |view| view.volume);
+        let view =
+            MembershipView { volume, epoch: decision.epoch, change: 0, nodes: ids.clone(), members: ids };
+        self.volume.history.propose(decision.newest.as_ref(), &view)?;
+        let was_node = |node: &ClaimedNode| {
+            decision.newest.as_ref().is_some_and(|newest| newest.nodes.contains(&node.node))
         };
         for first in [true, false] {
             for (at, node) in nodes.iter().enumerate() {
-                if let Some(node) = node.as_ref().filter(|node| was_there(node) == first) {
-                    self.ask(at, &Request::Mark { lease: node.lease, mark: mark.clone() })?;
+                if let Some(node) = node.as_ref().filter(|node| was_node(node) == first) {
+                    self.call_with_lease(at, &Request::StoreView { lease: node.lease, view: view.clone() })?;
                 }
             }
         }
-        self.volume.history.commit(&mark);
-        Ok(mark)
+        self.volume.history.commit(&view);
+        Ok(view)
     }
 }
 
@@ -505,20 +527,20 @@ impl VolumeConfig {
     }
 
     /// Creates the query for a node's state of the volume.
-    pub(super) fn look(&self) -> Request {
-        Request::Look { version: VERSION, volume: self.to_ref() }
+    pub(super) fn query_request(&self) -> Request {
+        Request::QueryVolume { version: VERSION, volume: self.to_ref() }
     }
 
     /// Creates the claim of a node's part of the volume. The node gets the identifier `node` if it has none within the
     /// volume.
-    pub(super) fn claim(&self, name: &str, epoch: u64, node: u64, layout: &Layout) -> Request {
+    pub(super) fn claim_request(&self, name: &str, epoch: u64, node: u64, layout: &Layout) -> Request {
         Request::Claim {
             volume: self.to_ref(),
             name: name.to_owned(),
             holder: self.holder,
             epoch,
             node,
-            notes_bytes: layout.len_bytes(),
+            metadata_bytes: layout.len_bytes(),
         }
     }
 

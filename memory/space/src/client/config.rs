@@ -52,7 +52,7 @@ pub struct ClientConfig {
     /// short time: best for programs that wait for one request at a time. Otherwise the engine's own thread drives it
     /// and polls while requests arrive: best for many concurrent requests. While threads compete for the processors,
     /// callers drive the engine in both cases.
-    pub callers_drive: bool,
+    pub caller_polling: bool,
     /// Maximum number of pages per second of the periodic scrub, which reads every replica of every page in order and
     /// repairs wrong ones. 0 disables it.
     pub scrub_pages_per_s: usize,
@@ -75,7 +75,7 @@ impl Default for ClientConfig {
             pages_max: 4_096,
             connections: 2,
             pool_bytes: 4 << 20,
-            callers_drive: true,
+            caller_polling: true,
             scrub_pages_per_s: 64,
             spill: None,
         }
@@ -84,7 +84,7 @@ impl Default for ClientConfig {
 
 impl ClientConfig {
     /// Returns the maximum number of nodes.
-    pub(super) fn node_room(&self) -> usize {
+    pub(super) fn max_nodes(&self) -> usize {
         self.nodes.len().max(self.nodes_max)
     }
 
@@ -123,7 +123,7 @@ pub struct VolumeConfig {
     pub(super) name: String,
     pub(super) key: Secret<[u8; 32]>,
     pub(super) holder: Secret<[u8; 16]>,
-    pub(super) notes_bytes: u64,
+    pub(super) metadata_bytes: u64,
     pub(super) is_read_only: bool,
     pub(super) survivor: Option<String>,
     pub(super) history: History,
@@ -132,12 +132,12 @@ pub struct VolumeConfig {
 impl VolumeConfig {
     /// Creates the configuration of a volume with this name. The first half of the key authorizes the client at the
     /// nodes. The second half stays in this process and keys checksums. The holder is a random number: while the lease
-    /// of a mount is valid, no client with another one can claim the volume. Each node stores `notes_bytes` bytes of
+    /// of a mount is valid, no client with another one can claim the volume. Each node stores `metadata_bytes` bytes of
     /// user metadata.
-    pub fn new(name: String, key: [u8; 32], holder: [u8; 16], notes_bytes: u64) -> Self {
+    pub fn new(name: String, key: [u8; 32], holder: [u8; 16], metadata_bytes: u64) -> Self {
         let (key, holder) = (Secret(key), Secret(holder));
         let (is_read_only, survivor, history) = (false, None, History::default());
-        Self { name, key, holder, notes_bytes, is_read_only, survivor, history }
+        Self { name, key, holder, metadata_bytes, is_read_only, survivor, history }
     }
 
     /// Claims the volume for reading only, even if pages are missing ([`Takeover::missing`]). Writes of data and
@@ -172,7 +172,7 @@ pub struct Takeover {
     /// Addresses of the nodes that have the volume now.
     pub nodes: Vec<String>,
     /// User metadata as each member has it. All of them contain every write that was acknowledged.
-    pub notes: Vec<Vec<u8>>,
+    pub metadata: Vec<Vec<u8>>,
 }
 
 /// Reason why an address space cannot be opened.
@@ -204,7 +204,7 @@ pub enum OpenError {
     NoNode(String),
     /// The recovery file of an earlier process cannot be used.
     #[error("cannot go on with what the last process kept: {0}")]
-    Kept(String),
+    Saved(String),
     /// Another client holds the volume.
     #[error("{0}; try again after it has ended")]
     Held(String),
@@ -276,14 +276,14 @@ pub enum Work {
     Write(Bytes),
     /// Writes these bytes to the user metadata of a volume; completes when every member has them. The offset is
     /// relative to the user metadata.
-    Note(Vec<u8>),
+    WriteMetadata(Vec<u8>),
     /// Reads every replica of every page that was written and repairs wrong ones. The offset is ignored.
     Scrub,
 }
 
 /// A completed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct CompletedRequest {
     /// Token chosen by the caller.
     pub token: u64,
     /// The bytes that were read; empty for other requests.
@@ -326,7 +326,7 @@ pub enum IoError {
 /// Reason why a request was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum SubmitError {
     /// The range is not within the address space, or it is empty.
     #[error("{len_bytes} bytes at {offset} are not inside of an address space of {size_bytes} bytes")]
     Range {
@@ -379,7 +379,7 @@ pub struct Counts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStatus {
     /// Status of its nodes.
-    pub nodes: Vec<DonorStatus>,
+    pub nodes: Vec<MemoryNodeStatus>,
     /// Number of extents (slabs' worth of the address space) that were written to.
     pub extents: usize,
     /// Number of these extents with fewer in-sync replicas than configured.
@@ -398,7 +398,7 @@ pub struct SpaceStatus {
 
 /// Status of a node, as known to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DonorStatus {
+pub struct MemoryNodeStatus {
     /// Bootstrap address of the node.
     pub address: String,
     /// State of the session with it.

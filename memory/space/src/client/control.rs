@@ -4,11 +4,11 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_rpc::{CallError, Client, ClientOptions};
 use farcall_verbs::Provider;
 
-use super::donor::CallFailed;
+use super::node_client::NodeCallError;
 use crate::wire::{METHOD, RefusalKind, Reply, Request};
 
 /// Timeout of a connection attempt, and of a call: longer than a busy machine needs, shorter than a lease term.
@@ -19,15 +19,15 @@ pub(super) fn run(
     provider: &Arc<dyn Provider>,
     address: &str,
     calls: &mpsc::Receiver<Vec<u8>>,
-    answered: impl Fn(Result<Vec<u8>, CallFailed>),
+    on_reply: impl Fn(Result<Vec<u8>, NodeCallError>),
 ) {
     let mut client = None;
     for request in calls {
-        let answer = call(&mut client, &**provider, address, &request);
-        if let Err(CallFailed::Unreachable(_)) = answer {
+        let reply = call(&mut client, &**provider, address, &request);
+        if let Err(NodeCallError::Unreachable(_)) = reply {
             client = None;
         }
-        answered(answer);
+        on_reply(reply);
     }
 }
 
@@ -37,8 +37,8 @@ fn call(
     provider: &dyn Provider,
     address: &str,
     request: &[u8],
-) -> Result<Vec<u8>, CallFailed> {
-    let unreachable = |why: String| CallFailed::Unreachable(format!("{address}: {why}"));
+) -> Result<Vec<u8>, NodeCallError> {
+    let unreachable = |why: String| NodeCallError::Unreachable(format!("{address}: {why}"));
     let client = match client {
         Some(client) => client,
         None => client.insert(connect(provider, address).map_err(unreachable)?),
@@ -47,7 +47,7 @@ fn call(
     match client.call(METHOD, request, &mut reply) {
         Ok(()) => Ok(reply),
         Err(CallError::Application { code, message }) => match RefusalKind::of_code(code) {
-            Some(kind) => Err(CallFailed::Refused(kind.because(message))),
+            Some(kind) => Err(NodeCallError::Refused(kind.because(message))),
             None => Err(unreachable(message)),
         },
         Err(error) => Err(unreachable(error.to_string())),
@@ -55,18 +55,18 @@ fn call(
 }
 
 /// Returns a function that calls nodes one at a time, each over its own connection.
-pub(super) fn asker<'a>(
+pub(super) fn node_caller<'a>(
     provider: &'a dyn Provider,
     nodes: &'a [String],
-) -> impl FnMut(usize, &Request) -> Result<Reply, CallFailed> + use<'a> {
+) -> impl FnMut(usize, &Request) -> Result<Reply, NodeCallError> + use<'a> {
     let mut clients: Vec<Option<Client>> = nodes.iter().map(|_| None).collect();
     move |at, request| {
-        let answer = call(&mut clients[at], provider, &nodes[at], &request.to_bytes());
-        if let Err(CallFailed::Unreachable(_)) = answer {
+        let reply = call(&mut clients[at], provider, &nodes[at], &request.to_bytes());
+        if let Err(NodeCallError::Unreachable(_)) = reply {
             clients[at] = None;
         }
-        let bytes = answer?;
-        Reply::parse(&bytes).map_err(CallFailed::Refused)
+        let bytes = reply?;
+        Reply::parse(&bytes).map_err(NodeCallError::Refused)
     }
 }
 
@@ -78,7 +78,7 @@ fn connect(provider: &dyn Provider, address: &str) -> Result<Client, String> {
         .reconnect(false)
         .probe(false)
         .call_timeout(CALL_MAX)
-        .wait_by(Waiting::EventBatch);
+        .wait_by(WaitStrategy::EventBatch);
     Client::connect(provider, address, options).map_err(|error| error.to_string())
 }
 
@@ -86,7 +86,7 @@ fn connect(provider: &dyn Provider, address: &str) -> Result<Client, String> {
 ///
 /// # Errors
 /// Returns an error if the node cannot be reached or refuses the request.
-pub fn call_node(provider: &dyn Provider, address: &str, request: &Request) -> Result<Reply, CallFailed> {
+pub fn call_node(provider: &dyn Provider, address: &str, request: &Request) -> Result<Reply, NodeCallError> {
     let bytes = call(&mut None, provider, address, &request.to_bytes())?;
-    Reply::parse(&bytes).map_err(CallFailed::Refused)
+    Reply::parse(&bytes).map_err(NodeCallError::Refused)
 }

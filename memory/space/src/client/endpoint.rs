@@ -7,34 +7,35 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farcall_drive::{Driver, Stop, WakeQueue};
-use farcall_link::{Nic, Waiting};
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, Provider, WaitSet};
+use farcall_link::{Nic, WaitStrategy};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, Provider, WaitSet};
 
 use super::Engine;
 use super::buffers::Buffers;
 use super::config::{
-    ClientConfig, Ended, LinkStatus, OpenError, Refused, Request, SpaceStatus, Takeover, VolumeConfig,
+    ClientConfig, CompletedRequest, LinkStatus, OpenError, Request, SpaceStatus, SubmitError, Takeover,
+    VolumeConfig,
 };
 use super::control;
 use super::counters::PublishedStatus;
-use super::donor::CallFailed;
+use super::node_client::NodeCallError;
 
 /// Timeout of waiting for nodes: for the first one when opening, for all of them when closing.
 const NODES_MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// Index of a node, and the result of a call to it.
-type Answered = (usize, Result<Vec<u8>, CallFailed>);
+type CallResult = (usize, Result<Vec<u8>, NodeCallError>);
 
 /// An address space that one thread owns and drives. It accepts requests and returns completed ones.
 pub struct MemoryEndpoint {
     engine: Engine,
-    answers: WakeQueue<Answered>,
+    replies: WakeQueue<CallResult>,
     calls: Vec<mpsc::Sender<Vec<u8>>>,
     callers: Vec<JoinHandle<()>>,
     /// Provider for the threads of nodes that join.
     provider: Arc<dyn Provider>,
     /// Deadline for the nodes' replies while the endpoint is being opened or closed.
-    wait_by: Option<Nanos>,
+    deadline: Option<Nanos>,
     is_closing: bool,
     is_closed: bool,
     published: PublishedStatus,
@@ -61,10 +62,14 @@ impl MemoryEndpoint {
     pub fn resume(
         provider: &Arc<dyn Provider>,
         config: ClientConfig,
-        kept: File,
+        recovery_file: File,
         clock: MonotonicClock,
     ) -> Result<Self, OpenError> {
-        Self::drive(Engine::resume(&Nic::open(&**provider)?, config, kept, clock.now())?, provider, clock)
+        Self::drive(
+            Engine::resume(&Nic::open(&**provider)?, config, recovery_file, clock.now())?,
+            provider,
+            clock,
+        )
     }
 
     /// Opens a volume that an earlier client left, or a new one; see [`Engine::claim`].
@@ -78,8 +83,8 @@ impl MemoryEndpoint {
         clock: MonotonicClock,
     ) -> Result<(Self, Takeover), OpenError> {
         let (nic, nodes) = (Nic::open(&**provider)?, config.nodes.clone());
-        let ask = control::asker(&**provider, &nodes);
-        let (engine, takeover) = Engine::claim(&nic, config, volume, ask, || clock.now())?;
+        let call = control::node_caller(&**provider, &nodes);
+        let (engine, takeover) = Engine::claim(&nic, config, volume, call, || clock.now())?;
         Ok((Self::drive(engine, provider, clock)?, takeover))
     }
 
@@ -88,20 +93,20 @@ impl MemoryEndpoint {
         self.engine.is_fenced()
     }
 
-    /// Returns the time until which no other client can hold the volume; see [`Engine::held_until`].
-    pub fn held_until(&self) -> Nanos {
-        self.engine.held_until()
+    /// Returns the time until which no other client can hold the volume; see [`Engine::exclusive_until`].
+    pub fn exclusive_until(&self) -> Nanos {
+        self.engine.exclusive_until()
     }
 
     fn drive(engine: Engine, provider: &Arc<dyn Provider>, clock: MonotonicClock) -> Result<Self, OpenError> {
         let nodes = engine.config().nodes.clone();
         let mut endpoint = Self {
             engine,
-            answers: WakeQueue::new()?,
+            replies: WakeQueue::new()?,
             calls: Vec::new(),
             callers: Vec::new(),
             provider: Arc::clone(provider),
-            wait_by: None,
+            deadline: None,
             is_closing: false,
             is_closed: false,
             published: PublishedStatus::new(),
@@ -115,9 +120,9 @@ impl MemoryEndpoint {
     fn start_caller(&mut self, address: String) -> std::io::Result<()> {
         let node = self.calls.len();
         let (sender, receiver) = mpsc::channel();
-        let (provider, answers) = (Arc::clone(&self.provider), self.answers.clone());
+        let (provider, replies) = (Arc::clone(&self.provider), self.replies.clone());
         let run = move || {
-            control::run(&provider, &address, &receiver, |answer| answers.push((node, answer)));
+            control::run(&provider, &address, &receiver, |reply| replies.push((node, reply)));
         };
         // Added before the thread starts: the engine has the node already. Without a thread it never replies.
         self.calls.push(sender);
@@ -138,11 +143,11 @@ impl MemoryEndpoint {
     }
 
     fn wait_for_node(&mut self, clock: MonotonicClock) -> Result<(), OpenError> {
-        let by = clock.now() + NODES_MAX_WAIT;
-        self.wait_by = Some(by);
-        let mut driver = Driver::new(clock, Waiting::EventBatch, Stop::new()?);
-        driver.run_until(self, |endpoint| clock.now() >= by || endpoint.are_nodes_known())?;
-        self.wait_by = None;
+        let deadline = clock.now() + NODES_MAX_WAIT;
+        self.deadline = Some(deadline);
+        let mut driver = Driver::new(clock, WaitStrategy::EventBatch, Stop::new()?);
+        driver.run_until(self, |endpoint| clock.now() >= deadline || endpoint.are_nodes_known())?;
+        self.deadline = None;
         let nodes = self.engine.status().nodes;
         if nodes.iter().any(|node| node.link != LinkStatus::Down) {
             return Ok(());
@@ -167,8 +172,8 @@ impl MemoryEndpoint {
         self.engine.config().size_bytes
     }
 
-    pub(super) const fn callers_drive(&self) -> bool {
-        self.engine.config().callers_drive
+    pub(super) const fn caller_polling(&self) -> bool {
+        self.engine.config().caller_polling
     }
 
     pub(super) const fn buffers(&self) -> &Buffers {
@@ -184,13 +189,13 @@ impl MemoryEndpoint {
     ///
     /// # Errors
     /// Returns the errors of [`Engine::submit`].
-    pub fn submit(&mut self, request: Request, now: Nanos) -> Result<(), Refused> {
+    pub fn submit(&mut self, request: Request, now: Nanos) -> Result<(), SubmitError> {
         self.engine.submit(request, now)
     }
 
     /// Returns a completed request.
-    pub fn next_ended(&mut self) -> Option<Ended> {
-        self.engine.next_ended()
+    pub fn next_completed(&mut self) -> Option<CompletedRequest> {
+        self.engine.next_completed()
     }
 
     /// Returns whether a page has been written as far as this client knows. A page that has not been written is zero.
@@ -212,7 +217,7 @@ impl MemoryEndpoint {
     /// Begins to return all slabs and leases. Requests in progress are discarded, and no others are accepted.
     pub fn close(&mut self, now: Nanos) {
         self.is_closing = true;
-        self.wait_by = Some(now + NODES_MAX_WAIT);
+        self.deadline = Some(now + NODES_MAX_WAIT);
         self.engine.close();
     }
 
@@ -223,11 +228,11 @@ impl MemoryEndpoint {
 }
 
 impl Endpoint for MemoryEndpoint {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = false;
-        while let Some((node, answer)) = self.answers.pop() {
+        while let Some((node, reply)) = self.replies.pop() {
             any = true;
-            self.engine.answered(node, answer, now);
+            self.engine.on_reply(node, reply, now);
         }
         let next = self.engine.progress(now);
         while let Some((node, bytes)) = self.engine.next_call(now) {
@@ -236,19 +241,19 @@ impl Endpoint for MemoryEndpoint {
             let _ = self.calls[node].send(bytes);
         }
         self.published.update(now, || self.engine.status());
-        let is_late = self.wait_by.is_some_and(|by| now >= by);
+        let is_late = self.deadline.is_some_and(|deadline| now >= deadline);
         self.is_closed = self.is_closing && (is_late || self.engine.is_closed());
-        let next = next.merge(Next::Idle { until: self.wait_by });
-        if any { Next::Again } else { next }
+        let next = next.merge(Progress::Idle { until: self.deadline });
+        if any { Progress::Again } else { next }
     }
 
     fn arm(&mut self) -> farcall_verbs::Result<()> {
-        self.answers.clear_wake();
+        self.replies.clear_wake();
         self.engine.arm()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
-        set.insert(self.answers.fd());
+        set.insert(self.replies.fd());
         self.engine.wait_set(set);
     }
 }

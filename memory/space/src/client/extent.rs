@@ -10,7 +10,7 @@ pub(super) struct Extent {
     pub pages: Pages,
     pub replicas: Vec<Replica>,
     /// Requested slabs: index of the node, and the number of the slab chosen by this client.
-    pub placing: Vec<(usize, u64)>,
+    pub requested_slabs: Vec<(usize, u64)>,
     /// `true` if the extent may have been written to, so that a new replica must be filled.
     pub is_touched: bool,
     /// Operations that wait for a replica.
@@ -20,15 +20,15 @@ pub(super) struct Extent {
 pub(super) struct Replica {
     /// Identifier of the replica, unique within the client.
     pub serial: u32,
-    pub home: Home,
-    pub standing: Standing,
+    pub location: ReplicaLocation,
+    pub state: ReplicaState,
 }
 
 /// Location of a replica.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Home {
+pub(super) enum ReplicaLocation {
     Node {
-        donor: usize,
+        node: usize,
         slab: u64,
         region: RemoteRegion,
         /// Number of the slab in the open session; `None` if there is none.
@@ -36,17 +36,17 @@ pub(super) enum Home {
     },
     /// A node whose lease has ended. It is not known whether the node still has the slab. The replica is not accessed
     /// until the node grants the slab again.
-    Away { donor: usize, slab: u64 },
+    Away { node: usize, slab: u64 },
     /// Slot in the spill file.
-    File { place: u64 },
+    File { slot: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ReplicaState {
     /// The replica has every write that was acknowledged.
     InSync,
     /// The replica has every write since its creation, and receives copies of the earlier ones.
-    Filling {
+    Resyncing {
         /// Pages before this index have been copied, or are being copied.
         next: usize,
         /// Number of copies in progress.
@@ -56,25 +56,25 @@ pub(super) enum Standing {
 
 impl Replica {
     pub fn is_in_sync(&self) -> bool {
-        self.standing == Standing::InSync
+        self.state == ReplicaState::InSync
     }
 
     /// Returns the index of its node; `None` for a replica in the spill file.
-    pub const fn donor(&self) -> Option<usize> {
-        match self.home {
-            Home::Node { donor, .. } | Home::Away { donor, .. } => Some(donor),
-            Home::File { .. } => None,
+    pub const fn node(&self) -> Option<usize> {
+        match self.location {
+            ReplicaLocation::Node { node, .. } | ReplicaLocation::Away { node, .. } => Some(node),
+            ReplicaLocation::File { .. } => None,
         }
     }
 
     /// Returns whether the replica waits until its node grants the slab again.
     pub const fn is_away(&self) -> bool {
-        matches!(self.home, Home::Away { .. })
+        matches!(self.location, ReplicaLocation::Away { .. })
     }
 
     /// Returns whether the replica can be read and written now.
     pub const fn is_reachable(&self) -> bool {
-        matches!(self.home, Home::Node { grant: Some(_), .. } | Home::File { .. })
+        matches!(self.location, ReplicaLocation::Node { grant: Some(_), .. } | ReplicaLocation::File { .. })
     }
 }
 
@@ -93,9 +93,9 @@ impl Extent {
     }
 
     /// Returns whether a node has a replica of the extent, or a slab for one was requested from it.
-    pub fn is_on(&self, donor: usize) -> bool {
-        self.replicas.iter().any(|replica| replica.donor() == Some(donor))
-            || self.placing.iter().any(|(of, _)| *of == donor)
+    pub fn is_on(&self, node: usize) -> bool {
+        self.replicas.iter().any(|replica| replica.node() == Some(node))
+            || self.requested_slabs.iter().any(|(of, _)| *of == node)
     }
 
     /// Removes a replica and returns it.
@@ -121,29 +121,29 @@ impl Extent {
 
     /// Returns the replica that waits until the node `of` grants the slab `number` again.
     pub fn away_mut(&mut self, of: usize, number: u64) -> Option<&mut Replica> {
-        let is_it = |home: Home| matches!(home, Home::Away { donor, slab } if (donor, slab) == (of, number));
-        self.replicas.iter_mut().find(|replica| is_it(replica.home))
+        let is_it = |location: ReplicaLocation| matches!(location, ReplicaLocation::Away { node, slab } if (node, slab) == (of, number));
+        self.replicas.iter_mut().find(|replica| is_it(replica.location))
     }
 
     /// Marks all replicas as in sync if none is: what they have is all that is left.
     pub fn promote(&mut self) {
         if !self.has_any_in_sync() {
-            self.replicas.iter_mut().for_each(|replica| replica.standing = Standing::InSync);
+            self.replicas.iter_mut().for_each(|replica| replica.state = ReplicaState::InSync);
         }
     }
 
     /// Removes and returns all replicas if none is in sync. In a volume they cannot be used: a page that they lack
     /// would be taken for one that was never written.
-    pub fn take_unfilled(&mut self) -> Vec<Replica> {
+    pub fn take_if_none_in_sync(&mut self) -> Vec<Replica> {
         if self.has_any_in_sync() { Vec::new() } else { std::mem::take(&mut self.replicas) }
     }
 
     /// Returns the initial state of a new replica.
-    pub fn standing_of_new(&self) -> Standing {
+    pub fn initial_state(&self) -> ReplicaState {
         if self.is_touched && !self.replicas.is_empty() {
-            Standing::Filling { next: 0, copying: 0 }
+            ReplicaState::Resyncing { next: 0, copying: 0 }
         } else {
-            Standing::InSync
+            ReplicaState::InSync
         }
     }
 }

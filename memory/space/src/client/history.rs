@@ -6,50 +6,50 @@ use std::io;
 use std::sync::Arc;
 
 use super::config::VolumeConfig;
-use crate::wire::Mark;
+use crate::wire::MembershipView;
 
 /// Records the membership views of a client where its successor finds them; see [`VolumeConfig::with_history`].
-pub trait MarkHistory: Send + Sync {
+pub trait ViewHistory: Send + Sync {
     /// Returns the last view that was committed, if there is one, and those proposed since.
-    fn marks(&self) -> (Option<Mark>, Vec<Mark>);
+    fn views(&self) -> (Option<MembershipView>, Vec<MembershipView>);
 
     /// Records a view before it is sent to any node. `before` is the newest view that nodes have.
     ///
     /// # Errors
     /// Returns an error if the view was not recorded; it is not sent to any node then.
-    fn propose(&self, before: Option<&Mark>, mark: &Mark) -> io::Result<()>;
+    fn propose(&self, before: Option<&MembershipView>, view: &MembershipView) -> io::Result<()>;
 
     /// Records that all members of the view have stored it.
-    fn commit(&self, mark: &Mark);
+    fn commit(&self, view: &MembershipView);
 }
 
 /// History of a volume's client; `None` if it records none.
 #[derive(Clone, Default)]
-pub(super) struct History(Option<Arc<dyn MarkHistory>>);
+pub(super) struct History(Option<Arc<dyn ViewHistory>>);
 
 impl History {
     /// Returns whether a client with this history has claimed the volume before.
     pub fn has_claimed(&self) -> bool {
-        self.0.as_ref().is_some_and(|history| history.marks() != (None, Vec::new()))
+        self.0.as_ref().is_some_and(|history| history.views() != (None, Vec::new()))
     }
 
-    /// Returns whether `mark` is the last view that was committed, and no nodes other than `known` can have been sent
+    /// Returns whether `view` is the last view that was committed, and no nodes other than `known` can have been sent
     /// a later one.
-    pub fn vouches_for(&self, mark: &Mark, known: &BTreeSet<u64>) -> bool {
-        let Some((committed, proposed)) = self.0.as_ref().map(|history| history.marks()) else {
+    pub fn vouches_for(&self, view: &MembershipView, known: &BTreeSet<u64>) -> bool {
+        let Some((committed, proposed)) = self.0.as_ref().map(|history| history.views()) else {
             return false;
         };
-        let is_known = |mark: &Mark| mark.nodes.iter().all(|node| known.contains(node));
-        committed.as_ref() == Some(mark) && proposed.iter().all(is_known)
+        let is_known = |view: &MembershipView| view.nodes.iter().all(|node| known.contains(node));
+        committed.as_ref() == Some(view) && proposed.iter().all(is_known)
     }
 
-    pub fn propose(&self, before: Option<&Mark>, mark: &Mark) -> io::Result<()> {
-        self.0.as_ref().map_or(Ok(()), |history| history.propose(before, mark))
+    pub fn propose(&self, before: Option<&MembershipView>, view: &MembershipView) -> io::Result<()> {
+        self.0.as_ref().map_or(Ok(()), |history| history.propose(before, view))
     }
 
-    pub fn commit(&self, mark: &Mark) {
+    pub fn commit(&self, view: &MembershipView) {
         if let Some(history) = &self.0 {
-            history.commit(mark);
+            history.commit(view);
         }
     }
 }
@@ -59,7 +59,7 @@ impl VolumeConfig {
     /// nodes if that view is the last one committed and the other half cannot have a later one: no other client can
     /// have changed the volume then. The successor does not create the volume again.
     #[must_use]
-    pub fn with_history(mut self, history: Arc<dyn MarkHistory>) -> Self {
+    pub fn with_history(mut self, history: Arc<dyn ViewHistory>) -> Self {
         self.history = History(Some(history));
         self
     }

@@ -5,7 +5,7 @@
 //!    request per replica (`engine/runs.rs`). If a run fails, or one of its pages is wrong, those pages continue
 //!    singly.
 //! 2. *Slabs are requested* if the extent has none: of two nodes chosen at random, from the one with the larger free
-//!    share (`engine/upkeep.rs`). The node registers memory for each grant. Each grant therefore has its own key,
+//!    share (`engine/maintenance.rs`). The node registers memory for each grant. Each grant therefore has its own key,
 //!    which is in the reply. Nodes take no part in the steps that follow.
 //! 3. *A write stores the page* in every replica, by WRITEs over one session per node (`engine/operation/store.rs`).
 //!    When all replicas have it, the client records the checksum of the page, and the request completes. For an
@@ -21,39 +21,39 @@
 //!
 //! The nodes of a volume retain slabs and metadata when the lease has ended. The next client *claims* the volume
 //! (`claim.rs`). It queries all nodes, decides whether those that reply have the newest state, requests grants from
-//! them under a higher epoch, and reads the metadata of all members (`notes.rs`). While the client runs, it writes the
-//! checksum of each page to all members before it stores the page, and the location of each replica before it stores
-//! anything there (`engine/noting.rs`). A page that may or may not have been stored is *uncertain*: the first access
-//! to it reads all its replicas. `engine/members.rs` determines the nodes with which the volume continues. A node that
-//! joins or returns is added while the volume is in use (`engine/newcomer.rs`).
+//! them under a higher epoch, and reads the metadata of all members (`volume_metadata.rs`). While the client runs, it
+//! writes the checksum of each page to all members before it stores the page, and the location of each replica before
+//! it stores anything there (`engine/metadata.rs`). A page that may or may not have been stored is *uncertain*: the
+//! first access to it reads all its replicas. `engine/members.rs` determines the nodes with which the volume continues.
+//! A node that joins or returns is added while the volume is in use (`engine/joining_node.rs`).
 
 mod buffers;
 mod claim;
 mod config;
 mod control;
 mod counters;
-mod donor;
 mod endpoint;
 mod engine;
 mod extent;
 mod history;
-mod keep;
-mod notes;
+mod node_client;
 mod pages;
+mod recovery_file;
 mod remote;
 mod space;
 mod spill;
+mod volume_metadata;
 
 /// Maximum number of pages of one part of a long request: 1 MiB.
-const PIECE_PAGES: usize = 256;
+const PART_PAGES: usize = 256;
 
 pub use config::{
-    ClientConfig, Counts, DonorStatus, Ended, IoError, LinkStatus, OpenError, PAGE_BYTES, Refused, Request,
-    SpaceStatus, Takeover, VolumeConfig, WINDOW_BYTES, Work,
+    ClientConfig, CompletedRequest, Counts, IoError, LinkStatus, MemoryNodeStatus, OpenError, PAGE_BYTES,
+    Request, SpaceStatus, SubmitError, Takeover, VolumeConfig, WINDOW_BYTES, Work,
 };
 pub use control::call_node;
-pub use donor::CallFailed;
 pub use endpoint::MemoryEndpoint;
 pub use engine::Engine;
-pub use history::MarkHistory;
+pub use history::ViewHistory;
+pub use node_client::NodeCallError;
 pub use remote::RemoteMemory;

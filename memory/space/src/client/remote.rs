@@ -11,13 +11,13 @@ use farcall_verbs::{Clock, MonotonicClock, Provider};
 use super::buffers::Buffers;
 use super::config::{ClientConfig, IoError, OpenError, SpaceStatus, Takeover, VolumeConfig, Work};
 use super::space::Space;
-use super::{MemoryEndpoint, PAGE_BYTES, PIECE_PAGES};
+use super::{MemoryEndpoint, PAGE_BYTES, PART_PAGES};
 
 /// Length in bytes of one part of a long metadata write.
-const NOTE_BYTES: usize = 1 << 20;
+const METADATA_PART_BYTES: usize = 1 << 20;
 
 /// Interval between checks whether the volume is certainly held again.
-const HELD_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+const EXCLUSIVE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 pub(super) type Result<T, E = IoError> = std::result::Result<T, E>;
 
@@ -68,9 +68,13 @@ impl RemoteMemory {
     ///
     /// # Errors
     /// Returns the errors of [`RemoteMemory::open`]. Also fails if the file belongs to another address space.
-    pub fn resume(provider: Arc<dyn Provider>, config: ClientConfig, kept: File) -> Result<Self, OpenError> {
+    pub fn resume(
+        provider: Arc<dyn Provider>,
+        config: ClientConfig,
+        recovery_file: File,
+    ) -> Result<Self, OpenError> {
         let clock = MonotonicClock::new();
-        Self::run(MemoryEndpoint::resume(&provider, config, kept, clock)?, clock)
+        Self::run(MemoryEndpoint::resume(&provider, config, recovery_file, clock)?, clock)
     }
 
     /// Opens a volume that an earlier client left at the nodes, or a new one. All writes of data and metadata
@@ -110,11 +114,11 @@ impl RemoteMemory {
     /// Panics if the range is not within the address space.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.check(offset, bytes.len());
-        for (at, piece) in pieces(offset, bytes.len()) {
-            let work = Work::Read { len_bytes: piece.len() };
-            let found = self.ask(at, work)?;
-            bytes[piece].copy_from_slice(&found);
-            self.buffers.keep(found);
+        for (at, part) in parts(offset, bytes.len()) {
+            let work = Work::Read { len_bytes: part.len() };
+            let read = self.execute(at, work)?;
+            bytes[part].copy_from_slice(&read);
+            self.buffers.recycle(read);
         }
         Ok(())
     }
@@ -130,14 +134,14 @@ impl RemoteMemory {
     /// Panics if the range is not within the address space.
     pub fn append(&self, offset: u64, len_bytes: usize, bytes: &mut Vec<u8>) -> Result<()> {
         self.check(offset, len_bytes);
-        for (at, piece) in pieces(offset, len_bytes) {
-            let mut found = self.ask(at, Work::Read { len_bytes: piece.len() })?;
+        for (at, part) in parts(offset, len_bytes) {
+            let mut read = self.execute(at, Work::Read { len_bytes: part.len() })?;
             if bytes.is_empty() {
-                std::mem::swap(bytes, &mut found);
+                std::mem::swap(bytes, &mut read);
             } else {
-                bytes.extend_from_slice(&found);
+                bytes.extend_from_slice(&read);
             }
-            self.buffers.keep(found);
+            self.buffers.recycle(read);
         }
         Ok(())
     }
@@ -151,8 +155,8 @@ impl RemoteMemory {
     /// Panics if the range is not within the address space.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check(offset, bytes.len());
-        for (at, piece) in pieces(offset, bytes.len()) {
-            self.ask(at, Work::Write(self.buffers.copy(&bytes[piece])))?;
+        for (at, part) in parts(offset, bytes.len()) {
+            self.execute(at, Work::Write(self.buffers.copy(&bytes[part])))?;
         }
         Ok(())
     }
@@ -161,17 +165,17 @@ impl RemoteMemory {
     ///
     /// # Errors
     /// Returns an error if the range is not within the user metadata, or if this client has lost the volume.
-    pub fn note(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        for (piece, number) in bytes.chunks(NOTE_BYTES).zip(0..) {
-            self.ask(offset + number * NOTE_BYTES as u64, Work::Note(piece.to_vec()))?;
+    pub fn write_metadata(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        for (part, number) in bytes.chunks(METADATA_PART_BYTES).zip(0..) {
+            self.execute(offset + number * METADATA_PART_BYTES as u64, Work::WriteMetadata(part.to_vec()))?;
         }
         Ok(())
     }
 
     /// Returns the time for which no other client can hold the volume, also if this process is stopped in between;
     /// `None` if another client may hold it now.
-    pub fn held_for(&self) -> Option<Duration> {
-        let left = self.space.held_until().0.saturating_sub(self.clock.now().0);
+    pub fn exclusive_for(&self) -> Option<Duration> {
+        let left = self.space.exclusive_until().0.saturating_sub(self.clock.now().0);
         (left > 0).then_some(Duration::from_nanos(left))
     }
 
@@ -185,7 +189,7 @@ impl RemoteMemory {
     /// # Errors
     /// Returns an error if the client was closed.
     pub fn scrub(&self) -> Result<()> {
-        self.ask(0, Work::Scrub).map(drop)
+        self.execute(0, Work::Scrub).map(drop)
     }
 
     /// Adds a node if it is not known yet. From now on slabs are requested from it, and missing replicas are created
@@ -208,21 +212,21 @@ impl RemoteMemory {
         assert!(is_inside, "{len_bytes} bytes at {offset} are outside of {} bytes", self.size_bytes);
     }
 
-    fn ask(&self, offset: u64, work: Work) -> Result<Vec<u8>> {
-        let result = self.space.ask(offset, work)?;
-        self.wait_until_held()?;
+    fn execute(&self, offset: u64, work: Work) -> Result<Vec<u8>> {
+        let result = self.space.execute(offset, work)?;
+        self.wait_until_exclusive()?;
         Ok(result)
     }
 
     /// Waits until no other mount can hold the volume. What was read before is then current, because the members have
     /// granted no other client a lease. Fails if the volume is lost: what was read may be outdated or another
     /// client's.
-    fn wait_until_held(&self) -> Result<()> {
-        while self.held_for().is_none() {
+    fn wait_until_exclusive(&self) -> Result<()> {
+        while self.exclusive_for().is_none() {
             if self.is_lost() {
                 return Err(IoError::Fenced);
             }
-            std::thread::sleep(HELD_CHECK_INTERVAL);
+            std::thread::sleep(EXCLUSIVE_CHECK_INTERVAL);
         }
         Ok(())
     }
@@ -239,15 +243,15 @@ impl Drop for RemoteMemory {
 }
 
 /// Splits a request into parts that end at page boundaries.
-fn pieces(offset: u64, len_bytes: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
+fn parts(offset: u64, len_bytes: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let at = offset + from as u64;
-        let longest = PIECE_PAGES * PAGE_BYTES - (at % PAGE_BYTES as u64) as usize;
+        let longest = PART_PAGES * PAGE_BYTES - (at % PAGE_BYTES as u64) as usize;
         let to = len_bytes.min(from + longest);
-        let piece = (at, from..to);
+        let part = (at, from..to);
         from = to;
-        (!piece.1.is_empty()).then_some(piece)
+        (!part.1.is_empty()).then_some(part)
     })
 }
 
@@ -256,14 +260,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_end_where_pages_do_and_cover_all() {
-        let longest = PIECE_PAGES * PAGE_BYTES;
+    fn splits_requests_at_page_boundaries() {
+        let longest = PART_PAGES * PAGE_BYTES;
         for (offset, len_bytes) in [(0, 1), (4_095, 2), (10, 3 * longest), (7, longest - 7), (0, 0)] {
             let mut next = 0;
-            for (at, piece) in pieces(offset, len_bytes) {
-                assert_eq!((at, piece.start), (offset + next as u64, next));
-                assert!(piece.len() <= longest);
-                next = piece.end;
+            for (at, part) in parts(offset, len_bytes) {
+                assert_eq!((at, part.start), (offset + next as u64, next));
+                assert!(part.len() <= longest);
+                next = part.end;
                 assert!(next == len_bytes || (offset + next as u64).is_multiple_of(PAGE_BYTES as u64));
             }
             assert_eq!(next, len_bytes);

@@ -10,7 +10,7 @@ pub(super) struct SpillFile {
     file: File,
     /// Slots that were released.
     free: Vec<u64>,
-    places: u64,
+    slot_count: u64,
 }
 
 impl SpillFile {
@@ -18,20 +18,20 @@ impl SpillFile {
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         remove_file(path)?;
-        Ok(Self { file, free: Vec::new(), places: 0 })
+        Ok(Self { file, free: Vec::new(), slot_count: 0 })
     }
 
     /// Allocates a slot for a slab.
-    pub fn take(&mut self) -> u64 {
+    pub fn allocate(&mut self) -> u64 {
         self.free.pop().unwrap_or_else(|| {
-            self.places += 1;
-            self.places - 1
+            self.slot_count += 1;
+            self.slot_count - 1
         })
     }
 
     /// Releases a slot. Its content is overwritten later, or detected as wrong by its checksum.
-    pub fn give_back(&mut self, place: u64) {
-        self.free.push(place);
+    pub fn free_slot(&mut self, slot: u64) {
+        self.free.push(slot);
     }
 
     pub fn read(&self, offset: u64, mut bytes: Vec<u8>) -> Result<Vec<u8>, ()> {

@@ -59,7 +59,7 @@ impl fmt::Display for Directory {
 
 impl Directory {
     /// Returns whether the text has the scheme of a directory. Its other parts may still be invalid.
-    pub fn is_meant_by(text: &str) -> bool {
+    pub fn has_scheme(text: &str) -> bool {
         text.starts_with(SCHEME)
     }
 
@@ -96,23 +96,23 @@ impl Directory {
             Record::parse(&pair.value)?;
             Record::parse_node(pair.key.strip_prefix(prefix.as_bytes()).unwrap_or_default())
         };
-        let told = |pair: Pair| {
+        let parsed_or_logged = |pair: Pair| {
             let found = node(&pair);
             found.inspect_err(|error| tracing::warn!(directory = %self, "a key is left out: {error}")).ok()
         };
-        Ok(pairs.into_iter().filter_map(told).collect())
+        Ok(pairs.into_iter().filter_map(parsed_or_logged).collect())
     }
 
-    /// Returns the nodes that may have the volume, as recorded by [`Directory::note_volume`]. The list is empty if the
-    /// directory has no record of the volume.
+    /// Returns the nodes that may have the volume, as recorded by [`Directory::record_volume`]. The list is empty if
+    /// the directory has no record of the volume.
     ///
     /// # Errors
     /// If no etcd server responds, one refuses the request, or the record is not one of this release.
     pub fn nodes_of_volume(&self, volume: &str) -> Result<Vec<SocketAddr>, EtcdError> {
         let Some(value) = self.etcd().get(&self.volume_key(volume))? else { return Ok(Vec::new()) };
         let record = Record::parse(&value);
-        let foreign = |why: String| EtcdError::Foreign { endpoint: self.to_string(), why };
-        record.map(|record| record.nodes().to_vec()).map_err(|error| foreign(error.to_string()))
+        let unknown = |why: String| EtcdError::NotEtcd { endpoint: self.to_string(), why };
+        record.map(|record| record.nodes().to_vec()).map_err(|error| unknown(error.to_string()))
     }
 
     /// Records which nodes have a volume. The next mount also queries these nodes, even if they are not registered
@@ -120,7 +120,7 @@ impl Directory {
     ///
     /// # Errors
     /// If no etcd server responds, or one refuses the request.
-    pub fn note_volume(&self, volume: &str, nodes: Vec<SocketAddr>) -> Result<(), EtcdError> {
+    pub fn record_volume(&self, volume: &str, nodes: Vec<SocketAddr>) -> Result<(), EtcdError> {
         self.etcd().put(&self.volume_key(volume), &Record::new(nodes).to_bytes(), None)
     }
 
@@ -140,9 +140,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_named_as_it_is_parsed() {
+    fn displays_a_directory_as_parsed() {
         for text in ["etcd://a:2379/x", "etcd://10.0.0.1:2379,[::1]:2380,host-3:1/My_cluster.2-b"] {
-            assert!(Directory::is_meant_by(text));
+            assert!(Directory::has_scheme(text));
             assert_eq!(text.parse::<Directory>().unwrap().to_string(), text);
         }
         let long = format!("etcd://a:1/{}", "x".repeat(CLUSTER_CHARS_MAX + 1));
@@ -167,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_refused_or_named_as_it_is_parsed(text in "(etcd://)?[a-z0-9.:,/@\\[\\] -]{0,30}") {
+        fn rejects_text_or_displays_it_as_parsed(text in "(etcd://)?[a-z0-9.:,/@\\[\\] -]{0,30}") {
             if let Ok(directory) = text.parse::<Directory>() {
                 prop_assert_eq!(directory.to_string(), text);
             }

@@ -15,7 +15,7 @@ use ureq::Agent;
 /// Timeout of a call to one server.
 const CALL_MAX: Duration = Duration::from_secs(2);
 /// Maximum length of a response in bytes: enough for the maximum number of records of maximum length, in base64.
-const ANSWER_BYTES_MAX: u64 = 8 << 20;
+const RESPONSE_BYTES_MAX: u64 = 8 << 20;
 
 /// Reason why a call to etcd failed.
 #[derive(Debug, Error)]
@@ -23,7 +23,7 @@ const ANSWER_BYTES_MAX: u64 = 8 << 20;
 pub enum EtcdError {
     /// No server responds.
     #[error("no etcd server answers: {0}")]
-    Away(String),
+    Unreachable(String),
     /// A server refused the call.
     #[error("etcd at {endpoint} refuses: {why}")]
     Refused {
@@ -34,7 +34,7 @@ pub enum EtcdError {
     },
     /// The response is invalid.
     #[error("what answers at {endpoint} is no etcd of version 3.4 or later: {why}")]
-    Foreign {
+    NotEtcd {
         /// Address of the server.
         endpoint: String,
         /// Description of the error.
@@ -110,14 +110,14 @@ impl Etcd {
             let at = (first + step) % self.endpoints.len();
             let endpoint = &self.endpoints[at];
             match self.call_one(endpoint, path, request) {
-                Ok(answer) => {
+                Ok(response) => {
                     self.last.set(at);
-                    return answer;
+                    return response;
                 }
                 Err(error) => problems.push(format!("{endpoint}: {error}")),
             }
         }
-        Err(EtcdError::Away(problems.join("; ")))
+        Err(EtcdError::Unreachable(problems.join("; ")))
     }
 
     /// Calls one server. The outer error means that the server is unreachable or temporarily unable to respond.
@@ -134,7 +134,7 @@ impl Etcd {
             // For example, the cluster currently has no leader.
             return Err(ureq::Error::StatusCode(status.as_u16()));
         }
-        let bytes = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+        let bytes = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_vec()?;
         let endpoint = endpoint.to_owned();
         if !status.is_success() {
             let said: Option<Value> = serde_json::from_slice(&bytes).ok();
@@ -143,7 +143,7 @@ impl Etcd {
             return Ok(Err(EtcdError::Refused { endpoint, why }));
         }
         let parsed = serde_json::from_slice(&bytes);
-        Ok(parsed.map_err(|error| EtcdError::Foreign { endpoint, why: error.to_string() }))
+        Ok(parsed.map_err(|error| EtcdError::NotEtcd { endpoint, why: error.to_string() }))
     }
 
     /// Creates a lease that expires after `term` without renewal.
@@ -200,7 +200,7 @@ impl Etcd {
         let found: Found = self.call("kv/range", request)?;
         let decode = |text: &str| {
             let endpoint = self.endpoints.join(",");
-            STANDARD.decode(text).map_err(|error| EtcdError::Foreign { endpoint, why: error.to_string() })
+            STANDARD.decode(text).map_err(|error| EtcdError::NotEtcd { endpoint, why: error.to_string() })
         };
         let pair = |pair: FoundPair| Ok(Pair { key: decode(&pair.key)?, value: decode(&pair.value)? });
         found.kvs.into_iter().map(pair).collect()

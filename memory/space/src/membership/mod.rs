@@ -10,17 +10,17 @@
 //!
 //! - [`Directory`] names the keys of a cluster in etcd: `etcd://HOST:PORT,.../CLUSTER`.
 //! - [`Registration`] keeps a node registered.
-//! - [`Joining`] adds nodes that register later to an open address space.
+//! - [`NodeDiscovery`] adds nodes that register later to an open address space.
 
 mod directory;
+mod discovery;
 mod etcd;
-mod joining;
+mod periodic;
 mod record;
 mod registration;
-mod rounds;
 
 pub use directory::{Directory, ParseError};
+pub use discovery::NodeDiscovery;
 pub use etcd::EtcdError;
-pub use joining::Joining;
-pub use record::{ForeignRecord, NODES_MAX, Record};
+pub use record::{NODES_MAX, Record, UnknownRecord};
 pub use registration::Registration;

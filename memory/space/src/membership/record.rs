@@ -22,12 +22,12 @@ pub struct Record {
 /// The value is not a record of this release.
 #[derive(Debug, Error)]
 #[error("{what}; it was written by something else, or by another release")]
-pub struct ForeignRecord {
+pub struct UnknownRecord {
     what: String,
 }
 
-fn foreign(what: impl Into<String>) -> ForeignRecord {
-    ForeignRecord { what: what.into() }
+fn unknown(what: impl Into<String>) -> UnknownRecord {
+    UnknownRecord { what: what.into() }
 }
 
 impl Record {
@@ -51,17 +51,17 @@ impl Record {
     ///
     /// # Errors
     /// If it is too long, is not valid JSON, has another version, or contains too many nodes.
-    pub fn parse(bytes: &[u8]) -> Result<Self, ForeignRecord> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnknownRecord> {
         if bytes.len() > BYTES_MAX {
-            return Err(foreign(format!("a record of {} bytes", bytes.len())));
+            return Err(unknown(format!("a record of {} bytes", bytes.len())));
         }
         let record: Self = serde_json::from_slice(bytes)
-            .map_err(|error| foreign(format!("a record is damaged: {error}")))?;
+            .map_err(|error| unknown(format!("a record is damaged: {error}")))?;
         if record.version != VERSION {
-            return Err(foreign(format!("a record of version {}, not {VERSION}", record.version)));
+            return Err(unknown(format!("a record of version {}, not {VERSION}", record.version)));
         }
         if record.nodes.len() > NODES_MAX {
-            return Err(foreign(format!("a record of {} nodes", record.nodes.len())));
+            return Err(unknown(format!("a record of {} nodes", record.nodes.len())));
         }
         Ok(record)
     }
@@ -70,9 +70,9 @@ impl Record {
     ///
     /// # Errors
     /// If it is not an address.
-    pub fn parse_node(key: &[u8]) -> Result<SocketAddr, ForeignRecord> {
+    pub fn parse_node(key: &[u8]) -> Result<SocketAddr, UnknownRecord> {
         let text = std::str::from_utf8(key).ok().and_then(|text| text.parse().ok());
-        text.ok_or_else(|| foreign(format!("{:?} is no address", String::from_utf8_lossy(key))))
+        text.ok_or_else(|| unknown(format!("{:?} is no address", String::from_utf8_lossy(key))))
     }
 }
 
@@ -81,19 +81,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_nothing_else_is() {
+    fn reads_valid_records_only() {
         let record = Record::new(vec!["10.0.0.1:11500".parse().unwrap(), "[::1]:1".parse().unwrap()]);
         assert_eq!(Record::parse(&record.to_bytes()).unwrap(), record);
         assert_eq!(Record::parse(br#"{"version":1}"#).unwrap(), Record::new(Vec::new()));
         let many = Record::new(vec!["1.1.1.1:1".parse().unwrap(); NODES_MAX + 1]).to_bytes();
-        let foreign = [
+        let unknown = [
             (&br#"{"version":2}"#[..], "version 2"),
             (b"", "damaged"),
             (br#"{"version":1,"nodes":["localhost:1"]}"#, "damaged"),
             (&many, "65 nodes"),
             (&vec![b' '; BYTES_MAX + 1], "65537 bytes"),
         ];
-        for (bytes, why) in foreign {
+        for (bytes, why) in unknown {
             let error = Record::parse(bytes).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }

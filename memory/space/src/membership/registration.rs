@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use super::directory::Directory;
 use super::etcd::{Etcd, EtcdError, Lease};
+use super::periodic::PeriodicTask;
 use super::record::Record;
-use super::rounds::Rounds;
 
 /// Term of the lease. A node that has exited without deregistering can be found for this time.
 const TERM: Duration = Duration::from_secs(10);
 /// Interval between renewals of the lease.
-const KEEP_PERIOD: Duration = Duration::from_secs(3);
+const RENEW_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Keeps a node registered until this value is dropped. If etcd becomes unreachable, the node continues to serve, and
 /// it registers again when etcd responds.
 pub struct Registration {
-    _rounds: Rounds,
+    _task: PeriodicTask,
 }
 
 impl Registration {
@@ -26,11 +26,11 @@ impl Registration {
     /// If no etcd server responds, one refuses the request, or the thread for renewals cannot be created.
     pub fn start(directory: &Directory, address: SocketAddr) -> Result<Self, EtcdError> {
         let (etcd, key) = (directory.etcd(), directory.node_key(address));
-        let mut registered = Registered { etcd, key, lease: None, is_away: false };
+        let mut registered = Registered { etcd, key, lease: None, is_failing: false };
         registered.register()?;
-        let rounds = Rounds::start("etcd-registration", KEEP_PERIOD, move || registered.turn());
-        let rounds = rounds.map_err(|error| EtcdError::Away(format!("no thread to ask it: {error}")))?;
-        Ok(Self { _rounds: rounds })
+        let task = PeriodicTask::start("etcd-registration", RENEW_INTERVAL, move || registered.run());
+        let task = task.map_err(|error| EtcdError::Unreachable(format!("no thread to ask it: {error}")))?;
+        Ok(Self { _task: task })
     }
 }
 
@@ -40,7 +40,7 @@ struct Registered {
     key: String,
     lease: Option<Lease>,
     /// Whether the last renewal failed. Only changes are logged.
-    is_away: bool,
+    is_failing: bool,
 }
 
 impl Registered {
@@ -61,16 +61,18 @@ impl Registered {
     }
 
     /// Renews the registration, and logs a change of the outcome.
-    fn turn(&mut self) {
+    fn run(&mut self) {
         let renewed = self.renew();
         match &renewed {
-            Ok(()) if self.is_away => tracing::info!(key = self.key, "etcd is back: this node is registered"),
-            Err(error) if !self.is_away => {
+            Ok(()) if self.is_failing => {
+                tracing::info!(key = self.key, "etcd is back: this node is registered")
+            }
+            Err(error) if !self.is_failing => {
                 tracing::warn!(key = self.key, "this node cannot be found by new clients: {error}");
             }
             _ => {}
         }
-        self.is_away = renewed.is_err();
+        self.is_failing = renewed.is_err();
     }
 }
 

@@ -18,7 +18,7 @@ const GRANTED: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Acc
 const COPY_BYTES: usize = 1 << 20;
 /// Maximum time that clients are asked to wait for slabs which the device still retains. The device usually quiesces
 /// within microseconds, but a peer that is stopped during an access may delay it for any time.
-const REST_MAX: Duration = Duration::from_secs(2);
+const QUIESCE_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Lease {
     pub name: String,
@@ -31,9 +31,9 @@ pub(super) struct Lease {
     closed: Option<Target>,
     /// Upper bound of the number of slabs of an ended lease that the device retains: a peer that was stopped during an
     /// access may complete it there, and nowhere else.
-    pub aside: u32,
+    pub retained: u32,
     /// Time until which the retained slabs are expected to be released.
-    rest_by: Nanos,
+    quiesce_by: Nanos,
     /// Name and metadata region of the volume of which it is a lease; `None` for a lease without a volume.
     pub volume: Option<(String, Region)>,
     /// Latest report of the client, and the number of scrubs requested from it.
@@ -61,8 +61,8 @@ impl Lease {
             slabs: BTreeMap::new(),
             target: None,
             closed: None,
-            aside: 0,
-            rest_by: Nanos(0),
+            retained: 0,
+            quiesce_by: Nanos(0),
             volume: None,
             report: HolderReport::default(),
         })
@@ -80,18 +80,18 @@ impl Lease {
     ///
     /// # Errors
     /// Returns an error if the region cannot be registered.
-    pub fn keep_notes(
+    pub fn allocate_metadata(
         &mut self,
         volume: &str,
         len_bytes: u64,
         earlier: Option<&Region>,
     ) -> Result<RemoteRegion> {
-        let notes = Region::alloc(&*self.nic.pd, len_bytes as usize, GRANTED)?;
+        let metadata = Region::alloc(&*self.nic.pd, len_bytes as usize, GRANTED)?;
         if let Some(earlier) = earlier {
-            copy(earlier, &notes);
+            copy(earlier, &metadata);
         }
-        let remote = notes.remote();
-        self.volume = Some((volume.to_owned(), notes));
+        let remote = metadata.remote();
+        self.volume = Some((volume.to_owned(), metadata));
         Ok(remote)
     }
 
@@ -106,8 +106,8 @@ impl Lease {
         let remote = region.remote();
         self.slabs.insert(number, region);
         from.slabs.remove(&number);
-        if !from.is_at_rest() {
-            from.aside = (from.aside + 1).min(from.pairs_closed());
+        if !from.is_quiesced() {
+            from.retained = (from.retained + 1).min(from.pairs_closed());
         }
         Ok(Some(remote))
     }
@@ -120,7 +120,7 @@ impl Lease {
     /// written over the new ones.
     pub fn connect(&mut self, pairs: &[QpInfo]) -> Result<Connect> {
         self.disconnect();
-        if !self.is_at_rest() {
+        if !self.is_quiesced() {
             return Ok(Connect::Wait);
         }
         let mut target = Target::without_memory(&self.nic, pairs.len())?;
@@ -134,25 +134,25 @@ impl Lease {
     /// during one, the wait is short and the device retains the memory. There is at most one such access per queue
     /// pair.
     pub fn end(&mut self, now: Nanos) {
-        self.disconnect_for_good(now);
-        self.aside = self.pairs_closed().min(self.slabs.len() as u32);
+        self.disconnect_ended(now);
+        self.retained = self.pairs_closed().min(self.slabs.len() as u32);
         self.slabs.clear();
     }
 
     /// Closes the queue pairs of an ended lease.
-    pub fn disconnect_for_good(&mut self, now: Nanos) {
+    pub fn disconnect_ended(&mut self, now: Nanos) {
         self.disconnect();
-        self.rest_by = now + REST_MAX;
+        self.quiesce_by = now + QUIESCE_MAX;
     }
 
     /// Returns the number of slabs that the device retains and that are not expected to be released soon.
-    pub fn kept_aside(&self, now: Nanos) -> u32 {
-        self.aside - self.expected_back(now)
+    pub fn retained_slabs(&self, now: Nanos) -> u32 {
+        self.retained - self.releasing_slabs(now)
     }
 
     /// Returns the number of slabs that the device retains and that are expected to be released soon.
-    pub fn expected_back(&self, now: Nanos) -> u32 {
-        if now < self.rest_by { self.aside } else { 0 }
+    pub fn releasing_slabs(&self, now: Nanos) -> u32 {
+        if now < self.quiesce_by { self.retained } else { 0 }
     }
 
     /// Closes the queue pairs, so that no further access is admitted. Its protection domain contains no others, so its
@@ -169,7 +169,7 @@ impl Lease {
     }
 
     /// Returns whether no access over closed queue pairs is in progress.
-    pub fn is_at_rest(&mut self) -> bool {
+    pub fn is_quiesced(&mut self) -> bool {
         if self.closed.as_mut().is_some_and(|target| target.is_quiesced()) {
             self.closed = None;
         }
@@ -183,9 +183,9 @@ fn copy(from: &Region, to: &Region) {
     let mut bytes = vec![0; COPY_BYTES];
     let len_bytes = from.len_bytes().min(to.len_bytes());
     for at in (0..len_bytes).step_by(COPY_BYTES) {
-        let piece = &mut bytes[..COPY_BYTES.min(len_bytes - at)];
-        from.copy_out(at, piece);
-        to.copy_in(at, piece);
+        let chunk = &mut bytes[..COPY_BYTES.min(len_bytes - at)];
+        from.copy_out(at, chunk);
+        to.copy_in(at, chunk);
     }
 }
 
@@ -200,45 +200,45 @@ mod tests {
 
     const SLABS: u64 = 2;
 
-    fn ask(node: &mut Node, request: &Request, now: Nanos) -> Reply {
+    fn call(node: &mut Node, request: &Request, now: Nanos) -> Reply {
         node.handle(&request.to_bytes(), now).unwrap()
     }
 
     fn lease(node: &mut Node, now: Nanos) -> (Secret<[u8; 16]>, u32) {
         let request = Request::Lease { version: VERSION, name: "a program".to_owned() };
-        let Reply::Leased { lease, room, .. } = ask(node, &request, now) else { panic!("no lease") };
+        let Reply::Leased { lease, room, .. } = call(node, &request, now) else { panic!("no lease") };
         (lease, room.free)
     }
 
     /// Creates a node all of whose slabs were granted under a lease that has ended, while its device is not quiesced.
-    fn node_that_does_not_rest() -> Node {
+    fn node_with_busy_device() -> Node {
         let nic = Nic::open(&SoftNic::new()).unwrap();
         let donated = NodeConfig { slab_bytes: 4_096, slabs: SLABS as u32, ..NodeConfig::default() };
         let mut node = Node::new(nic.clone(), donated, 1);
         let (first, _) = lease(&mut node, Nanos(1));
-        (0..SLABS).for_each(|slab| drop(ask(&mut node, &Request::Grant { lease: first, slab }, Nanos(1))));
-        ask(&mut node, &Request::End { lease: first }, Nanos(1));
+        (0..SLABS).for_each(|slab| drop(call(&mut node, &Request::Grant { lease: first, slab }, Nanos(1))));
+        call(&mut node, &Request::End { lease: first }, Nanos(1));
         let ended = &mut node.ending[0];
         // Open queue pairs are not quiesced.
-        (ended.closed, ended.aside) = (Target::without_memory(&nic, SLABS as usize).ok(), SLABS as u32);
+        (ended.closed, ended.retained) = (Target::without_memory(&nic, SLABS as usize).ok(), SLABS as u32);
         node
     }
 
     #[test]
     fn asks_to_wait_for_slabs_until_the_device_rests() {
-        let mut node = node_that_does_not_rest();
+        let mut node = node_with_busy_device();
         let (next, free) = lease(&mut node, Nanos(2));
         assert_eq!(free, SLABS as u32);
         let grant = Request::Grant { lease: next, slab: 7 };
-        assert_eq!(ask(&mut node, &grant, Nanos(3)), Reply::Wait);
+        assert_eq!(call(&mut node, &grant, Nanos(3)), Reply::Wait);
         node.ending[0].closed.as_mut().unwrap().close();
-        assert!(matches!(ask(&mut node, &grant, Nanos(4)), Reply::Granted { .. }));
+        assert!(matches!(call(&mut node, &grant, Nanos(4)), Reply::Granted { .. }));
     }
 
     #[test]
     fn refuses_slabs_that_the_device_keeps_for_long() {
-        let mut node = node_that_does_not_rest();
-        let late = Nanos(1) + REST_MAX;
+        let mut node = node_with_busy_device();
+        let late = Nanos(1) + QUIESCE_MAX;
         let (next, free) = lease(&mut node, late);
         assert_eq!(free, 0);
         let grant = Request::Grant { lease: next, slab: 7 };

@@ -43,7 +43,7 @@ pub struct NodeConfig {
     /// Maximum number of volumes.
     pub volumes_max: u32,
     /// Maximum total length in bytes of the metadata of volumes, in addition to slabs.
-    pub notes_bytes_max: u64,
+    pub metadata_bytes_max: u64,
 }
 
 impl Default for NodeConfig {
@@ -56,7 +56,7 @@ impl Default for NodeConfig {
             slabs_per_lease_max: u32::MAX,
             pairs_max: 8,
             volumes_max: 16,
-            notes_bytes_max: 512 << 20,
+            metadata_bytes_max: 512 << 20,
         }
     }
 }
@@ -74,7 +74,7 @@ impl NodeConfig {
 }
 
 /// Interval between checks whether closed queue pairs are quiesced.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A memory node.
 pub struct Node {
@@ -122,18 +122,18 @@ impl Node {
             Request::Lease { version, name } => self.lease(version, name, now),
             Request::Connect { lease, pairs } => self.connect(&lease, &pairs, now),
             Request::Renew { lease } => {
-                let scrubs = self.renewed(&lease, now)?.report.scrubs;
+                let scrubs = self.renew(&lease, now)?.report.scrubs;
                 Ok(Reply::Done { room: self.room(), scrubs })
             }
             Request::Grant { lease, slab } => self.grant(&lease, slab, now),
             Request::Return { lease, slab } => {
                 // Dropping the slab ends its registration.
-                drop(self.renewed(&lease, now)?.slabs.remove(&slab));
-                self.give_up(&lease, slab);
+                drop(self.renew(&lease, now)?.slabs.remove(&slab));
+                self.discard_slab(&lease, slab);
                 Ok(self.done())
             }
             Request::End { lease } => {
-                self.renewed(&lease, now)?;
+                self.renew(&lease, now)?;
                 self.end(&lease.0, "its client gave it back");
                 Ok(self.done())
             }
@@ -141,7 +141,7 @@ impl Node {
             Request::Drain { is_wanted } => Ok(self.drain(is_wanted, false)),
             Request::DrainForced => Ok(self.drain(true, true)),
             Request::Report { lease, redundancy } => {
-                let report = &mut self.renewed(&lease, now)?.report;
+                let report = &mut self.renew(&lease, now)?.report;
                 report.redundancy = Some(redundancy);
                 let scrubs = report.scrubs;
                 Ok(Reply::Done { room: self.room(), scrubs })
@@ -150,15 +150,17 @@ impl Node {
                 self.leases.values_mut().for_each(|lease| lease.report.scrubs += 1);
                 Ok(self.done())
             }
-            Request::Look { version, volume } => self.look(version, &volume),
-            Request::Claim { volume, name, holder, epoch, node, notes_bytes } => {
-                self.claim(Claim { volume, name, holder, epoch, node, notes_bytes }, now)
+            Request::QueryVolume { version, volume } => self.query_volume(version, &volume),
+            Request::Claim { volume, name, holder, epoch, node, metadata_bytes } => {
+                self.claim(Claim { volume, name, holder, epoch, node, metadata_bytes }, now)
             }
-            Request::Mark { lease, mark } => self.mark(&lease, mark, now),
-            Request::ReadNotes { lease, offset, len_bytes } => {
-                self.read_notes(&lease, offset, len_bytes, now)
+            Request::StoreView { lease, view } => self.store_view(&lease, view, now),
+            Request::ReadMetadata { lease, offset, len_bytes } => {
+                self.read_metadata(&lease, offset, len_bytes, now)
             }
-            Request::WriteNotes { lease, offset, bytes } => self.write_notes(&lease, offset, &bytes, now),
+            Request::WriteMetadata { lease, offset, bytes } => {
+                self.write_metadata(&lease, offset, &bytes, now)
+            }
             Request::Forget { volume } => self.forget(&volume),
         }
     }
@@ -171,10 +173,10 @@ impl Node {
             self.expired += 1;
             self.end(&key, "it expired");
         }
-        self.ending.retain_mut(|lease| !lease.is_at_rest());
+        self.ending.retain_mut(|lease| !lease.is_quiesced());
         let is_busy = self.volumes.values_mut().fold(false, |is_busy, volume| volume.tick() | is_busy);
-        let look = (is_busy || !self.ending.is_empty()).then(|| now + LOOK_AGAIN);
-        Nanos::earlier(look, self.leases.values().map(|lease| lease.until).min())
+        let next_check = (is_busy || !self.ending.is_empty()).then(|| now + CHECK_INTERVAL);
+        Nanos::earlier(next_check, self.leases.values().map(|lease| lease.until).min())
     }
 
     /// Returns the status of the node.
@@ -193,7 +195,7 @@ impl Node {
             holders: self.leases.values().map(holder).collect(),
             volumes: self.volume_statuses(),
             volumes_max: self.config.volumes_max,
-            notes_bytes_max: self.config.notes_bytes_max,
+            metadata_bytes_max: self.config.metadata_bytes_max,
             reports: self.leases.values().map(|lease| lease.report).collect(),
         }
     }
@@ -214,17 +216,17 @@ impl Node {
 
     fn room(&self) -> Room {
         let granted: u32 = self.leases.values().map(|lease| lease.slabs.len() as u32).sum();
-        let aside: u32 = self.ending.iter().map(|lease| lease.kept_aside(self.now)).sum();
+        let retained: u32 = self.ending.iter().map(|lease| lease.retained_slabs(self.now)).sum();
         let left: u32 = self.volumes.values().map(|volume| volume.slabs_left(self.now)).sum();
-        let free = self.config.slabs.saturating_sub(granted + aside + left);
+        let free = self.config.slabs.saturating_sub(granted + retained + left);
         let slabs = if self.is_drain_forced { 0 } else { self.config.slabs };
         Room { slabs, free, is_draining: self.is_draining }
     }
 
     /// Returns the number of slabs that count as free but cannot be granted before the device is quiesced.
-    fn expected_back(&self) -> u32 {
-        let ending = self.ending.iter().map(|lease| lease.expected_back(self.now));
-        ending.chain(self.volumes.values().map(|volume| volume.expected_back(self.now))).sum()
+    fn releasing_slabs(&self) -> u32 {
+        let ending = self.ending.iter().map(|lease| lease.releasing_slabs(self.now));
+        ending.chain(self.volumes.values().map(|volume| volume.releasing_slabs(self.now))).sum()
     }
 
     fn done(&self) -> Reply {
@@ -257,7 +259,7 @@ impl Node {
             let why = format!("a name of {} bytes; at most {NAME_BYTES_MAX}", name.len());
             return Err(RefusalKind::Limit.because(why));
         }
-        let of_volumes: usize = self.volumes.values().map(Volume::leases_over).sum();
+        let of_volumes: usize = self.volumes.values().map(Volume::extra_leases).sum();
         if self.leases.len() + self.ending.len() + of_volumes >= self.config.leases_max {
             let why = format!("{} leases are held; end one, or use another node", self.config.leases_max);
             return Err(RefusalKind::Limit.because(why));
@@ -272,7 +274,7 @@ impl Node {
     }
 
     /// Renews a lease and returns it.
-    fn renewed(&mut self, key: &LeaseKey, now: Nanos) -> Result<&mut Lease, Refusal> {
+    fn renew(&mut self, key: &LeaseKey, now: Nanos) -> Result<&mut Lease, Refusal> {
         let lease = self.leases.get_mut(&key.0).ok_or_else(|| {
             let why = "it expired, or the node was started again; what was there is gone: take a new one";
             RefusalKind::UnknownLease.because(why)
@@ -287,7 +289,7 @@ impl Node {
             let why = format!("{} queue pairs; from 1 to {max}", pairs.len());
             return Err(RefusalKind::Limit.because(why));
         }
-        match self.renewed(key, now)?.connect(pairs) {
+        match self.renew(key, now)?.connect(pairs) {
             Ok(Connect::Connected(pairs)) => Ok(Reply::Connected { pairs }),
             Ok(Connect::Wait) => Ok(Reply::Wait),
             Err(error) => Err(RefusalKind::Resources.because(error.to_string())),
@@ -296,10 +298,10 @@ impl Node {
 
     fn grant(&mut self, key: &LeaseKey, slab: u64, now: Nanos) -> Result<Reply, Refusal> {
         let (room, config) = (self.room(), self.config);
-        if let Some(region) = self.renewed(key, now)?.slabs.get(&slab) {
+        if let Some(region) = self.renew(key, now)?.slabs.get(&slab) {
             return Ok(Reply::Granted { region: region.remote(), room });
         }
-        if let Some(granted) = self.regrant(key, slab)? {
+        if let Some(granted) = self.adopt_slab(key, slab)? {
             return Ok(granted);
         }
         if room.is_draining {
@@ -309,12 +311,12 @@ impl Node {
             let why = format!("all {} slabs are granted; use another node", room.slabs);
             return Err(RefusalKind::NoRoom.because(why));
         }
-        let expected_back = self.expected_back();
-        let (max, lease) = (config.slabs_per_lease_max, self.renewed(key, now)?);
+        let releasing_slabs = self.releasing_slabs();
+        let (max, lease) = (config.slabs_per_lease_max, self.renew(key, now)?);
         if lease.slabs.len() as u64 >= u64::from(max) {
             return Err(RefusalKind::Limit.because(format!("a client may have {max} slabs")));
         }
-        if room.free <= expected_back {
+        if room.free <= releasing_slabs {
             return Ok(Reply::Wait);
         }
         let granted = lease.grant(slab, config.slab_bytes);
@@ -328,8 +330,8 @@ impl Node {
         let Some(mut lease) = self.leases.remove(key) else { return };
         tracing::info!(client = ?lease.name, slabs = lease.slabs.len(), "a lease ended: {why}");
         if lease.volume.is_some() {
-            lease.disconnect_for_good(self.now);
-            self.keep(lease);
+            lease.disconnect_ended(self.now);
+            self.retain_lease(lease);
         } else {
             lease.end(self.now);
             self.ending.push(lease);

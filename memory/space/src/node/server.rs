@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use farcall_link::{Entropy, Nic, Waiting};
+use farcall_link::{Entropy, Nic, WaitStrategy};
 use farcall_rpc::{Responder, ResponderConfig, Server, ServerError, ThreadEndpoint};
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, Provider, Result, WaitSet};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, Provider, Result, WaitSet};
 use thiserror::Error;
 
 use super::{Node, NodeConfig};
@@ -57,7 +57,7 @@ impl MemoryServer {
             ("leases_max", config.leases_max as u64, 1, 4_096),
             ("pairs_max", config.pairs_max as u64, 1, 64),
             ("volumes_max", config.volumes_max.into(), 0, 4_096),
-            ("notes_bytes_max", config.notes_bytes_max, 0, 1 << 40),
+            ("notes_bytes_max", config.metadata_bytes_max, 0, 1 << 40),
         ];
         for (name, value, min, max) in ranges {
             if !(min..=max).contains(&value) {
@@ -71,7 +71,7 @@ impl MemoryServer {
             .request_bytes_max(16 << 10)
             .result_bytes_max(1 << 20);
         // Calls are rare: a few per second and client.
-        let builder = Server::builder().address(address).config(limits).waiting(Waiting::EventBatch);
+        let builder = Server::builder().address(address).config(limits).waiting(WaitStrategy::EventBatch);
         let server = builder.start_endpoints(provider, move |parts| {
             Ok(NodeThread { responder: parts.with(Node::new(nic.clone(), config, incarnation))? })
         })?;
@@ -102,13 +102,13 @@ impl ThreadEndpoint for NodeThread {
 }
 
 impl Endpoint for NodeThread {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let next = self.responder.progress(now);
-        if next == Next::Again {
+        if next == Progress::Again {
             return next;
         }
         let due = self.responder.handler().tick(now);
-        next.merge(Next::Idle { until: due })
+        next.merge(Progress::Idle { until: due })
     }
 
     fn arm(&mut self) -> Result<()> {

@@ -13,8 +13,8 @@ use farcall_verbs::Nanos;
 use super::Node;
 use super::lease::Lease;
 use crate::wire::{
-    Kept, LeaseKey, Mark, NOTES_READ_BYTES_MAX, Refusal, RefusalKind, Reply, VERSION, VOLUME_NAME_BYTES_MAX,
-    VOLUME_NODES_MAX, VolumeRef, VolumeStatus,
+    LeaseKey, METADATA_READ_BYTES_MAX, MembershipView, Refusal, RefusalKind, Reply, StoredVolume, VERSION,
+    VOLUME_NAME_BYTES_MAX, VOLUME_NODES_MAX, VolumeRef, VolumeStatus,
 };
 
 /// Parameters of a mount's claim of a volume.
@@ -24,7 +24,7 @@ pub(super) struct Claim {
     pub holder: Secret<[u8; 16]>,
     pub epoch: u64,
     pub node: u64,
-    pub notes_bytes: u64,
+    pub metadata_bytes: u64,
 }
 
 /// A volume stored on this node.
@@ -32,8 +32,8 @@ pub(super) struct Volume {
     key: Secret<[u8; 16]>,
     node: u64,
     epoch: u64,
-    mark: Option<Mark>,
-    notes_bytes: u64,
+    view: Option<MembershipView>,
+    metadata_bytes: u64,
     holder: Secret<[u8; 16]>,
     /// Key of the lease of the mount that holds it.
     lease: Option<[u8; 16]>,
@@ -44,16 +44,16 @@ pub(super) struct Volume {
 impl Volume {
     /// Returns the number of slabs that no mount holds at present.
     pub fn slabs_left(&self, now: Nanos) -> u32 {
-        self.ended.iter().map(|lease| lease.slabs.len() as u32 + lease.kept_aside(now)).sum()
+        self.ended.iter().map(|lease| lease.slabs.len() as u32 + lease.retained_slabs(now)).sum()
     }
 
     /// Returns the number of retained slabs of earlier mounts that are expected to be released soon.
-    pub fn expected_back(&self, now: Nanos) -> u32 {
-        self.ended.iter().map(|lease| lease.expected_back(now)).sum()
+    pub fn releasing_slabs(&self, now: Nanos) -> u32 {
+        self.ended.iter().map(|lease| lease.releasing_slabs(now)).sum()
     }
 
     /// Returns the number of ended leases beyond the one that every volume has.
-    pub const fn leases_over(&self) -> usize {
+    pub const fn extra_leases(&self) -> usize {
         self.ended.len().saturating_sub(1)
     }
 
@@ -62,12 +62,12 @@ impl Volume {
         let mut is_busy = false;
         let has_mount = self.lease.is_some();
         self.ended.retain_mut(|lease| {
-            let is_at_rest = lease.is_at_rest();
-            is_busy |= !is_at_rest;
-            if is_at_rest {
-                lease.aside = 0;
+            let is_quiesced = lease.is_quiesced();
+            is_busy |= !is_quiesced;
+            if is_quiesced {
+                lease.retained = 0;
             }
-            !is_at_rest || !lease.slabs.is_empty() || (!has_mount && lease.volume.is_some())
+            !is_quiesced || !lease.slabs.is_empty() || (!has_mount && lease.volume.is_some())
         });
         is_busy
     }
@@ -89,15 +89,15 @@ impl Node {
         }
     }
 
-    pub(super) fn look(&self, version: u16, of: &VolumeRef) -> Result<Reply, Refusal> {
+    pub(super) fn query_volume(&self, version: u16, of: &VolumeRef) -> Result<Reply, Refusal> {
         check_version(version)?;
-        let kept = self.volume(of)?.map(|volume| Kept {
+        let volume = self.volume(of)?.map(|volume| StoredVolume {
             node: volume.node,
             epoch: volume.epoch,
-            mark: volume.mark.clone(),
-            notes_bytes: volume.notes_bytes,
+            view: volume.view.clone(),
+            metadata_bytes: volume.metadata_bytes,
         });
-        Ok(Reply::Looked { kept })
+        Ok(Reply::VolumeState { volume })
     }
 
     pub(super) fn claim(&mut self, claim: Claim, now: Nanos) -> Result<Reply, Refusal> {
@@ -114,22 +114,22 @@ impl Node {
         let key = self.random()?;
         let (nic, until) = (&self.nic, now + self.config.term);
         // Metadata without a membership view is incomplete.
-        let before = self.volumes.get(&name).filter(|volume| volume.mark.is_some());
+        let before = self.volumes.get(&name).filter(|volume| volume.view.is_some());
         let ended = before.map_or(&[][..], |volume| &volume.ended);
-        let notes_before = ended.iter().rev().find_map(|lease| lease.volume.as_ref());
+        let previous_metadata = ended.iter().rev().find_map(|lease| lease.volume.as_ref());
         let claimed = Lease::new(claim.name, nic, until).and_then(|mut lease| {
-            let before = notes_before.map(|(_, notes)| notes);
-            let notes = lease.keep_notes(&name, claim.notes_bytes, before)?;
-            Ok((lease, notes))
+            let before = previous_metadata.map(|(_, metadata)| metadata);
+            let metadata = lease.allocate_metadata(&name, claim.metadata_bytes, before)?;
+            Ok((lease, metadata))
         });
-        let (lease, notes) = claimed.map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
+        let (lease, metadata) = claimed.map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
         tracing::info!(volume = ?name, mount = ?lease.name, epoch = claim.epoch, "a volume is claimed");
         let volume = self.volumes.entry(name).or_insert_with(|| Volume {
             key: claim.volume.key,
             node: claim.node,
             epoch: 0,
-            mark: None,
-            notes_bytes: claim.notes_bytes,
+            view: None,
+            metadata_bytes: claim.metadata_bytes,
             holder: claim.holder,
             lease: None,
             ended: Vec::new(),
@@ -144,15 +144,15 @@ impl Node {
             term_ms: self.config.term.as_millis() as u32,
             slab_bytes: self.config.slab_bytes as u64,
             room: self.room(),
-            notes,
+            metadata,
             slabs,
         })
     }
 
     fn check_claim(&self, volume: &Volume, claim: &Claim, now: Nanos) -> Result<(), Refusal> {
         let name = &claim.volume.name;
-        let held = volume.lease.and_then(|key| self.leases.get(&key));
-        if let Some(lease) = held.filter(|_| volume.holder != claim.holder) {
+        let holder_lease = volume.lease.and_then(|key| self.leases.get(&key));
+        if let Some(lease) = holder_lease.filter(|_| volume.holder != claim.holder) {
             let left_ms = lease.until.since(now).as_millis();
             let why = format!(
                 "the volume {name:?} is mounted by {:?}; its lease ends in {left_ms} ms if nothing is heard of it",
@@ -167,7 +167,7 @@ impl Node {
                 format!("the volume {name:?} was claimed with epoch {} meanwhile; try again", volume.epoch);
             return Err(RefusalKind::Overtaken.because(why));
         }
-        if claim.notes_bytes != volume.notes_bytes {
+        if claim.metadata_bytes != volume.metadata_bytes {
             let why = format!("the volume {name:?} was made with another --size or --slab; use the same");
             return Err(RefusalKind::OtherVolume.because(why));
         }
@@ -183,8 +183,8 @@ impl Node {
             let why = format!("{max} volumes are kept; forget one, or raise --volumes-max");
             return Err(RefusalKind::Limit.because(why));
         }
-        let used: u64 = self.volumes.values().map(|volume| volume.notes_bytes).sum();
-        let (wanted, max) = (claim.notes_bytes, self.config.notes_bytes_max);
+        let used: u64 = self.volumes.values().map(|volume| volume.metadata_bytes).sum();
+        let (wanted, max) = (claim.metadata_bytes, self.config.metadata_bytes_max);
         if wanted == 0 || wanted > max.saturating_sub(used) {
             let why = format!(
                 "{wanted} bytes of notes; {used} of {max} are kept: forget a volume, or raise --notes"
@@ -196,67 +196,72 @@ impl Node {
 
     /// Renews a lease and returns its volume.
     fn volume_of(&mut self, key: &LeaseKey, now: Nanos) -> Result<&mut Volume, Refusal> {
-        let name = self.renewed(key, now)?.volume.as_ref().map(|(name, _)| name.clone());
+        let name = self.renew(key, now)?.volume.as_ref().map(|(name, _)| name.clone());
         let volume = name.and_then(|name| self.volumes.get_mut(&name));
-        volume.ok_or_else(of_no_volume)
+        volume.ok_or_else(no_volume)
     }
 
-    pub(super) fn mark(&mut self, key: &LeaseKey, mark: Mark, now: Nanos) -> Result<Reply, Refusal> {
-        if mark.nodes.len().max(mark.members.len()) > VOLUME_NODES_MAX {
+    pub(super) fn store_view(
+        &mut self,
+        key: &LeaseKey,
+        view: MembershipView,
+        now: Nanos,
+    ) -> Result<Reply, Refusal> {
+        if view.nodes.len().max(view.members.len()) > VOLUME_NODES_MAX {
             return Err(RefusalKind::Limit.because(format!("a volume may have {VOLUME_NODES_MAX} nodes")));
         }
         let volume = self.volume_of(key, now)?;
-        if mark.epoch != volume.epoch {
+        if view.epoch != volume.epoch {
             return Err(RefusalKind::Overtaken.because(format!("the epoch is {}", volume.epoch)));
         }
-        volume.mark = Some(mark);
+        volume.view = Some(view);
         Ok(self.done())
     }
 
     /// Renews a lease and returns its metadata region, after checking that it contains the given range.
-    fn notes_at(
+    fn metadata_region(
         &mut self,
         key: &LeaseKey,
         offset: u64,
         len_bytes: usize,
         now: Nanos,
     ) -> Result<&Region, Refusal> {
-        let (_, notes) = self.renewed(key, now)?.volume.as_ref().ok_or_else(of_no_volume)?;
-        let have = notes.len_bytes() as u64;
+        let (_, metadata) = self.renew(key, now)?.volume.as_ref().ok_or_else(no_volume)?;
+        let have = metadata.len_bytes() as u64;
         if offset.checked_add(len_bytes as u64).is_none_or(|end| end > have) {
             let why = format!("{len_bytes} bytes at {offset} of {have} bytes of notes");
             return Err(RefusalKind::Limit.because(why));
         }
-        Ok(notes)
+        Ok(metadata)
     }
 
-    pub(super) fn read_notes(
+    pub(super) fn read_metadata(
         &mut self,
         key: &LeaseKey,
         offset: u64,
         len_bytes: u32,
         now: Nanos,
     ) -> Result<Reply, Refusal> {
-        let len_bytes = (len_bytes as usize).min(NOTES_READ_BYTES_MAX);
-        let notes = self.notes_at(key, offset, len_bytes, now)?;
+        let len_bytes = (len_bytes as usize).min(METADATA_READ_BYTES_MAX);
+        let metadata = self.metadata_region(key, offset, len_bytes, now)?;
         let mut bytes = vec![0; len_bytes];
-        notes.copy_out(offset as usize, &mut bytes);
-        Ok(Reply::Notes { bytes })
+        metadata.copy_out(offset as usize, &mut bytes);
+        Ok(Reply::Metadata { bytes })
     }
 
-    pub(super) fn write_notes(
+    pub(super) fn write_metadata(
         &mut self,
         key: &LeaseKey,
         offset: u64,
         bytes: &[u8],
         now: Nanos,
     ) -> Result<Reply, Refusal> {
-        self.notes_at(key, offset, bytes.len(), now)?.copy_in(offset as usize, bytes);
+        self.metadata_region(key, offset, bytes.len(), now)?.copy_in(offset as usize, bytes);
         Ok(self.done())
     }
 
     /// Grants a slab of an earlier mount, if there is one with this number.
-    pub(super) fn regrant(&mut self, key: &LeaseKey, slab: u64) -> Result<Option<Reply>, Refusal> {
+    pub(super) fn adopt_slab(&mut self, key: &LeaseKey, slab: u64) -> Result<Option<Reply>, Refusal> {
         let Some(lease) = self.leases.get_mut(&key.0) else { return Ok(None) };
         let Some((name, _)) = &lease.volume else { return Ok(None) };
         let Some(volume) = self.volumes.get_mut(name) else { return Ok(None) };
@@ -269,7 +274,7 @@ impl Node {
     }
 
     /// Discards a slab of an earlier mount.
-    pub(super) fn give_up(&mut self, key: &LeaseKey, slab: u64) {
+    pub(super) fn discard_slab(&mut self, key: &LeaseKey, slab: u64) {
         let volume = self.leases.get(&key.0).and_then(|lease| lease.volume.as_ref());
         if let Some(volume) = volume.and_then(|(name, _)| self.volumes.get_mut(name)) {
             volume.ended.iter_mut().for_each(|lease| drop(lease.slabs.remove(&slab)));
@@ -277,7 +282,7 @@ impl Node {
     }
 
     /// Retains an ended lease of a volume.
-    pub(super) fn keep(&mut self, lease: Lease) {
+    pub(super) fn retain_lease(&mut self, lease: Lease) {
         if let Some((name, _)) = &lease.volume
             && let Some(volume) = self.volumes.get_mut(name)
         {
@@ -312,7 +317,7 @@ impl Node {
                 name: name.clone(),
                 epoch: volume.epoch,
                 slabs,
-                notes_bytes: volume.notes_bytes,
+                metadata_bytes: volume.metadata_bytes,
                 is_held: lease.is_some(),
             }
         };
@@ -320,7 +325,7 @@ impl Node {
     }
 }
 
-fn of_no_volume() -> Refusal {
+fn no_volume() -> Refusal {
     RefusalKind::UnknownLease.because("it is a lease of no volume")
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use farcall_link::{Entropy, Nic};
 use farcall_memory::wire::RefusalKind;
-use farcall_memory::{CallFailed, Engine, Node, NodeConfig, Request};
+use farcall_memory::{Engine, Node, NodeCallError, NodeConfig, Request};
 use farcall_sim::{Host, Listener, NodeId, Pipe};
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 use crate::support::Load;
 
@@ -67,7 +67,7 @@ impl NodeProgram {
 }
 
 impl Endpoint for NodeProgram {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         while let Some(pipe) = self.listener.accept() {
             self.lines.push(Frames::new(pipe));
         }
@@ -90,7 +90,7 @@ impl Endpoint for NodeProgram {
             }
         });
         let until = self.node.tick(now);
-        if any { Next::Again } else { Next::Idle { until } }
+        if any { Progress::Again } else { Progress::Idle { until } }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -121,7 +121,7 @@ pub struct ClientProgram {
     pub to_make: u64,
     pub at_once: usize,
     /// Number of metadata writes left to issue, one at a time.
-    pub notes_to_make: u64,
+    pub metadata_writes_to_make: u64,
     /// Number of pages left to read one at a time, after all other requests have completed.
     pub to_read: usize,
 }
@@ -138,7 +138,7 @@ impl ClientProgram {
             lines,
             to_make: 0,
             at_once: 16,
-            notes_to_make: 0,
+            metadata_writes_to_make: 0,
             to_read: 0,
         }
     }
@@ -155,50 +155,53 @@ impl ClientProgram {
     }
 
     pub fn is_done(&self) -> bool {
-        self.to_make == 0 && self.notes_to_make == 0 && self.to_read == 0 && self.load.under_way() == 0
+        self.to_make == 0
+            && self.metadata_writes_to_make == 0
+            && self.to_read == 0
+            && self.load.in_progress() == 0
     }
 
-    fn hear(&mut self, at: usize, now: Nanos) -> bool {
+    fn collect(&mut self, at: usize, now: Nanos) -> bool {
         let line = &mut self.lines[at];
         let Some(until) = line.until else { return false };
-        let heard = line.frames.as_mut().map_or(Err(()), Frames::receive);
-        let answer = match heard {
+        let received = line.frames.as_mut().map_or(Err(()), Frames::receive);
+        let reply = match received {
             Ok(None) if now < until => return false,
             Ok(Some(bytes)) => {
                 let code = u16::from_le_bytes([bytes[0], bytes[1]]);
                 match RefusalKind::of_code(code) {
                     None => Ok(bytes[2..].to_vec()),
                     Some(kind) => {
-                        Err(CallFailed::Refused(kind.because(String::from_utf8_lossy(&bytes[2..]))))
+                        Err(NodeCallError::Refused(kind.because(String::from_utf8_lossy(&bytes[2..]))))
                     }
                 }
             }
             Ok(None) | Err(()) => {
                 line.frames = None;
-                Err(CallFailed::Unreachable("no answer".into()))
+                Err(NodeCallError::Unreachable("no answer".into()))
             }
         };
         line.until = None;
-        self.engine.answered(at, answer, now);
+        self.engine.on_reply(at, reply, now);
         true
     }
 
     fn make_requests(&mut self, now: Nanos) -> bool {
         let mut any = false;
-        while self.notes_to_make > 0
-            && let Some(note) = self.load.note()
+        while self.metadata_writes_to_make > 0
+            && let Some(write) = self.load.write_metadata()
         {
-            self.notes_to_make -= 1;
-            self.engine.submit(note, now).unwrap();
+            self.metadata_writes_to_make -= 1;
+            self.engine.submit(write, now).unwrap();
             any = true;
         }
-        while self.to_make > 0 && self.load.under_way() < self.at_once {
+        while self.to_make > 0 && self.load.in_progress() < self.at_once {
             let Some(request) = self.load.request() else { break };
             self.to_make -= 1;
             self.engine.submit(request, now).unwrap();
             any = true;
         }
-        while self.to_make == 0 && self.to_read > 0 && self.load.under_way() == 0 {
+        while self.to_make == 0 && self.to_read > 0 && self.load.in_progress() == 0 {
             self.to_read -= 1;
             let request = self.load.read_page(self.to_read);
             self.engine.submit(request, now).unwrap();
@@ -209,13 +212,13 @@ impl ClientProgram {
 }
 
 impl Endpoint for ClientProgram {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = self.make_requests(now);
         for at in 0..self.lines.len() {
-            any |= self.hear(at, now);
+            any |= self.collect(at, now);
         }
         let next = self.engine.progress(now);
-        while let Some(ended) = self.engine.next_ended() {
+        while let Some(ended) = self.engine.next_completed() {
             self.load.ended(ended);
             any = true;
         }
@@ -228,7 +231,7 @@ impl Endpoint for ClientProgram {
             any = true;
         }
         let until = self.lines.iter().filter_map(|line| line.until).min();
-        if any { Next::Again } else { next.merge(Next::Idle { until }) }
+        if any { Progress::Again } else { next.merge(Progress::Idle { until }) }
     }
 
     fn arm(&mut self) -> Result<()> {

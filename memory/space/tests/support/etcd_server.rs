@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// After that a test calls something lost, however busy the machine is.
 pub const LOST: Duration = Duration::from_secs(120);
-const LOOK_PERIOD: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// An etcd of one server, killed when dropped.
 pub struct EtcdServer {
@@ -79,6 +79,6 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < LOST, "not in time: {what}");
-        sleep(LOOK_PERIOD);
+        sleep(POLL_INTERVAL);
     }
 }

@@ -7,13 +7,13 @@ pub mod volumes;
 use std::collections::BTreeMap;
 
 use farcall_link::SplitMix64;
-use farcall_memory::{Ended, IoError, PAGE_BYTES, Request, Work};
+use farcall_memory::{CompletedRequest, IoError, PAGE_BYTES, Request, Work};
 
 /// Valid contents of a page: one, or several after a failed write.
 type Contents = Vec<Vec<u8>>;
 
 /// A request in progress.
-struct UnderWay {
+struct InProgress {
     offset: u64,
     len_bytes: usize,
     /// Bytes to write; `None` for a read.
@@ -21,17 +21,17 @@ struct UnderWay {
 }
 
 /// Token of the metadata write in progress; other tokens count from one.
-const NOTE_TOKEN: u64 = 1 << 50;
+const METADATA_TOKEN: u64 = 1 << 50;
 
 /// Creates requests, and records the valid contents of every page. Several requests may be in progress on a page if
 /// each concerns that page only: they are executed, and complete, in order.
 pub struct Load {
     rng: SplitMix64,
     pages: Vec<Contents>,
-    under_way: BTreeMap<u64, UnderWay>,
+    in_progress: BTreeMap<u64, InProgress>,
     /// Valid values of the first word of the metadata; the last one may be in progress.
-    notes: Vec<u64>,
-    is_noting: bool,
+    metadata: Vec<u64>,
+    is_writing_metadata: bool,
     pub made: u64,
     pub failed: Vec<IoError>,
 }
@@ -39,24 +39,36 @@ pub struct Load {
 impl Load {
     pub fn new(seed: u64, pages: usize) -> Self {
         let pages = vec![vec![vec![0; PAGE_BYTES]]; pages];
-        let (rng, under_way) = (SplitMix64::new(seed), BTreeMap::new());
-        Self { rng, pages, under_way, notes: vec![0], is_noting: false, made: 0, failed: Vec::new() }
+        let (rng, in_progress) = (SplitMix64::new(seed), BTreeMap::new());
+        Self {
+            rng,
+            pages,
+            in_progress,
+            metadata: vec![0],
+            is_writing_metadata: false,
+            made: 0,
+            failed: Vec::new(),
+        }
     }
 
     /// Creates a metadata write if none is in progress.
-    pub fn note(&mut self) -> Option<Request> {
-        if std::mem::replace(&mut self.is_noting, true) {
+    pub fn write_metadata(&mut self) -> Option<Request> {
+        if std::mem::replace(&mut self.is_writing_metadata, true) {
             return None;
         }
         let word = self.rng.next_u64();
-        self.notes.push(word);
-        Some(Request { token: NOTE_TOKEN, offset: 0, work: Work::Note(word.to_le_bytes().to_vec()) })
+        self.metadata.push(word);
+        Some(Request {
+            token: METADATA_TOKEN,
+            offset: 0,
+            work: Work::WriteMetadata(word.to_le_bytes().to_vec()),
+        })
     }
 
     /// Checks that the metadata contains the last acknowledged write or a later one.
-    pub fn check_notes(&self, notes: &[u8]) {
-        let word = u64::from_le_bytes(*notes.first_chunk().unwrap());
-        assert!(self.notes.contains(&word), "notes hold {word:x}: none of {:x?}", self.notes);
+    pub fn check_metadata(&self, metadata: &[u8]) {
+        let word = u64::from_le_bytes(*metadata.first_chunk().unwrap());
+        assert!(self.metadata.contains(&word), "notes hold {word:x}: none of {:x?}", self.metadata);
     }
 
     pub fn chance(&mut self, percent: u64) -> bool {
@@ -67,8 +79,8 @@ impl Load {
         self.rng.below(bound)
     }
 
-    pub fn under_way(&self) -> usize {
-        self.under_way.len() + usize::from(self.is_noting)
+    pub fn in_progress(&self) -> usize {
+        self.in_progress.len() + usize::from(self.is_writing_metadata)
     }
 
     /// Returns the next request if its pages are free, or if it is another one on a single page.
@@ -86,11 +98,11 @@ impl Load {
         };
         let len_bytes = len_bytes.min((all - offset) as usize);
         let range = pages(offset, len_bytes);
-        let is_free = |of: &UnderWay| {
+        let is_free = |of: &InProgress| {
             let other = pages(of.offset, of.len_bytes);
             range.end <= other.start || other.end <= range.start || (range.len() == 1 && range == other)
         };
-        if !self.under_way.values().all(is_free) {
+        if !self.in_progress.values().all(is_free) {
             return None;
         }
         self.made += 1;
@@ -100,7 +112,7 @@ impl Load {
             (0..len_bytes).map(|_| stream.next_u64() as u8).collect::<Vec<u8>>()
         });
         let work = written.clone().map_or(Work::Read { len_bytes }, |bytes| Work::Write(bytes.into()));
-        self.under_way.insert(token, UnderWay { offset, len_bytes, written });
+        self.in_progress.insert(token, InProgress { offset, len_bytes, written });
         Some(Request { token, offset, work })
     }
 
@@ -108,16 +120,16 @@ impl Load {
     pub fn read_page(&mut self, page: usize) -> Request {
         self.made += 1;
         let (offset, len_bytes) = ((page * PAGE_BYTES) as u64, PAGE_BYTES);
-        self.under_way.insert(self.made, UnderWay { offset, len_bytes, written: None });
+        self.in_progress.insert(self.made, InProgress { offset, len_bytes, written: None });
         Request { token: self.made, offset, work: Work::Read { len_bytes } }
     }
 
     /// Records that requests in progress will not be reported: each page of theirs was executed, or was not.
-    pub fn forget_under_way(&mut self) {
-        for token in self.under_way.keys().copied().collect::<Vec<_>>() {
-            self.ended(Ended { token, result: Err(IoError::Closed) });
+    pub fn forget_in_progress(&mut self) {
+        for token in self.in_progress.keys().copied().collect::<Vec<_>>() {
+            self.ended(CompletedRequest { token, result: Err(IoError::Closed) });
         }
-        self.is_noting = false;
+        self.is_writing_metadata = false;
         self.failed.retain(|error| *error != IoError::Closed);
     }
 
@@ -125,15 +137,15 @@ impl Load {
     pub fn adopt(&mut self, request: &Request) {
         if let Work::Write(bytes) = &request.work {
             let written = Some(bytes.to_vec());
-            let under_way = UnderWay { offset: request.offset, len_bytes: bytes.len(), written };
-            self.under_way.insert(request.token, under_way);
+            let in_progress = InProgress { offset: request.offset, len_bytes: bytes.len(), written };
+            self.in_progress.insert(request.token, in_progress);
         }
     }
 
     /// Creates a scrub.
     pub fn scrub(&mut self) -> Request {
         self.made += 1;
-        self.under_way.insert(self.made, UnderWay { offset: 0, len_bytes: 0, written: None });
+        self.in_progress.insert(self.made, InProgress { offset: 0, len_bytes: 0, written: None });
         Request { token: self.made, offset: 0, work: Work::Scrub }
     }
 
@@ -142,16 +154,16 @@ impl Load {
     }
 
     /// Checks the result of a completed request.
-    pub fn ended(&mut self, ended: Ended) {
-        if ended.token == NOTE_TOKEN {
-            self.is_noting = false;
+    pub fn ended(&mut self, ended: CompletedRequest) {
+        if ended.token == METADATA_TOKEN {
+            self.is_writing_metadata = false;
             match ended.result {
-                Ok(_) => drop(self.notes.drain(..self.notes.len() - 1)),
+                Ok(_) => drop(self.metadata.drain(..self.metadata.len() - 1)),
                 Err(error) => self.failed.push(error),
             }
             return;
         }
-        let Some(of) = self.under_way.remove(&ended.token) else { panic!("told twice of {}", ended.token) };
+        let Some(of) = self.in_progress.remove(&ended.token) else { panic!("told twice of {}", ended.token) };
         for page in pages(of.offset, of.len_bytes) {
             let first = page * PAGE_BYTES;
             let from = of.offset as usize;

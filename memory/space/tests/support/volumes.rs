@@ -15,14 +15,14 @@ pub const SLAB_BYTES: usize = 8 * PAGE_BYTES;
 pub const PAGES: usize = 20;
 pub const SIZE_BYTES: usize = PAGES * PAGE_BYTES;
 /// More than one chunk of metadata.
-pub const NOTES_BYTES: u64 = 36 * PAGE_BYTES as u64;
+pub const METADATA_BYTES: u64 = 36 * PAGE_BYTES as u64;
 pub const TERM: Duration = Duration::from_secs(10);
 /// Connections take real time, which the virtual time does not include.
 pub const SUSPECT_AFTER: Duration = Duration::from_secs(5);
 /// Virtual time per iteration.
-pub const TURN: Duration = Duration::from_micros(200);
+pub const STEP_TIME: Duration = Duration::from_micros(200);
 /// Number of iterations after which a wait has failed.
-pub const LOST_TURNS: u32 = 1_000_000;
+pub const STEPS_MAX: u32 = 1_000_000;
 
 pub fn seeds(all: std::ops::Range<u64>) -> std::ops::Range<u64> {
     std::env::var("FARCALL_SEED").map_or(all, |seed| {
@@ -45,7 +45,7 @@ pub fn config(nodes: usize) -> ClientConfig {
 }
 
 pub fn volume(holder: u8) -> VolumeConfig {
-    VolumeConfig::new("files".to_owned(), std::array::from_fn(|at| at as u8), [holder; 16], NOTES_BYTES)
+    VolumeConfig::new("files".to_owned(), std::array::from_fn(|at| at as u8), [holder; 16], METADATA_BYTES)
 }
 
 /// Memory nodes; those that are `None` do not reply.
@@ -76,17 +76,17 @@ impl Nodes {
             slabs: 16,
             term: TERM,
             volumes_max: 2,
-            notes_bytes_max: 1 << 20,
+            metadata_bytes_max: 1 << 20,
             ..NodeConfig::default()
         };
         let config = if self.witness == Some(at) { donated.witness() } else { donated };
         self.nodes[at] = Some(Node::new(nic(self.seed), config, self.seed));
     }
 
-    pub fn ask(&mut self, at: usize, request: &[u8]) -> Result<Reply, CallFailed> {
+    pub fn call_node(&mut self, at: usize, request: &[u8]) -> Result<Reply, NodeCallError> {
         let node =
-            self.nodes[at].as_mut().ok_or_else(|| CallFailed::Unreachable(format!("node {at} is off")))?;
-        node.handle(request, self.now).map_err(CallFailed::Refused)
+            self.nodes[at].as_mut().ok_or_else(|| NodeCallError::Unreachable(format!("node {at} is off")))?;
+        node.handle(request, self.now).map_err(NodeCallError::Refused)
     }
 
     pub fn claim(
@@ -96,7 +96,7 @@ impl Nodes {
     ) -> Result<(Engine, Takeover), OpenError> {
         self.seed += 1;
         let (nic, now) = (nic(self.seed), self.now);
-        Engine::claim(&nic, config, volume, |at, request| self.ask(at, &request.to_bytes()), || now)
+        Engine::claim(&nic, config, volume, |at, request| self.call_node(at, &request.to_bytes()), || now)
     }
 
     pub fn claimed(&mut self, holder: u8) -> (Engine, Takeover) {
@@ -104,11 +104,11 @@ impl Nodes {
         self.claim(config, &volume(holder)).unwrap()
     }
 
-    pub fn turn(&mut self, engine: &mut Engine) {
-        self.now = self.now + TURN;
+    pub fn drive_once(&mut self, engine: &mut Engine) {
+        self.now = self.now + STEP_TIME;
         while let Some((at, bytes)) = engine.next_call(self.now) {
-            let answer = self.ask(at, &bytes).map(|reply| reply.to_bytes());
-            engine.answered(at, answer, self.now);
+            let reply = self.call_node(at, &bytes).map(|reply| reply.to_bytes());
+            engine.on_reply(at, reply, self.now);
         }
         engine.progress(self.now);
         self.tick();
@@ -128,12 +128,12 @@ impl Nodes {
         self.tick();
     }
 
-    pub fn ask_engine(&mut self, engine: &mut Engine, request: Request) -> Result<Vec<u8>, IoError> {
+    pub fn execute(&mut self, engine: &mut Engine, request: Request) -> Result<Vec<u8>, IoError> {
         let token = request.token;
         engine.submit(request, self.now).unwrap();
-        for _ in 0..LOST_TURNS {
-            self.turn(engine);
-            if let Some(ended) = engine.next_ended() {
+        for _ in 0..STEPS_MAX {
+            self.drive_once(engine);
+            if let Some(ended) = engine.next_completed() {
                 assert_eq!(ended.token, token);
                 return ended.result;
             }
@@ -143,25 +143,30 @@ impl Nodes {
 
     pub fn write(&mut self, engine: &mut Engine, offset: usize, bytes: &[u8]) -> Result<(), IoError> {
         let work = Work::Write(bytes.to_vec().into());
-        self.ask_engine(engine, Request { token: 1 << 40, offset: offset as u64, work }).map(drop)
+        self.execute(engine, Request { token: 1 << 40, offset: offset as u64, work }).map(drop)
     }
 
     pub fn read(&mut self, engine: &mut Engine, offset: usize, len_bytes: usize) -> Result<Vec<u8>, IoError> {
         let work = Work::Read { len_bytes };
-        self.ask_engine(engine, Request { token: 1 << 40, offset: offset as u64, work })
+        self.execute(engine, Request { token: 1 << 40, offset: offset as u64, work })
     }
 
-    pub fn note(&mut self, engine: &mut Engine, offset: usize, bytes: &[u8]) -> Result<(), IoError> {
-        let work = Work::Note(bytes.to_vec());
-        self.ask_engine(engine, Request { token: 1 << 40, offset: offset as u64, work }).map(drop)
+    pub fn write_metadata(
+        &mut self,
+        engine: &mut Engine,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), IoError> {
+        let work = Work::WriteMetadata(bytes.to_vec());
+        self.execute(engine, Request { token: 1 << 40, offset: offset as u64, work }).map(drop)
     }
 
     pub fn until(&mut self, engine: &mut Engine, what: &str, mut is_so: impl FnMut(&Engine) -> bool) {
-        for _ in 0..LOST_TURNS {
+        for _ in 0..STEPS_MAX {
             if is_so(engine) {
                 return;
             }
-            self.turn(engine);
+            self.drive_once(engine);
         }
         panic!("not in time: {what}; {:?}", engine.status());
     }
@@ -173,18 +178,18 @@ pub fn nic(seed: u64) -> Nic {
 
 /// Waits until all requests have completed.
 pub fn finish(nodes: &mut Nodes, engine: &mut Engine, load: &mut Load) {
-    for _ in 0..LOST_TURNS {
-        hear(engine, load);
-        if load.under_way() == 0 {
+    for _ in 0..STEPS_MAX {
+        collect(engine, load);
+        if load.in_progress() == 0 {
             return;
         }
-        nodes.turn(engine);
+        nodes.drive_once(engine);
     }
     panic!("not in time: all is over; {:?}", engine.status());
 }
 
-pub fn hear(engine: &mut Engine, load: &mut Load) {
-    while let Some(ended) = engine.next_ended() {
+pub fn collect(engine: &mut Engine, load: &mut Load) {
+    while let Some(ended) = engine.next_completed() {
         load.ended(ended);
     }
 }
@@ -200,8 +205,8 @@ pub fn fill(nodes: &mut Nodes, engine: &mut Engine, seed: u64) -> Vec<u8> {
 /// Performs a random step of the client or the load.
 pub fn step(nodes: &mut Nodes, engine: &mut Engine, load: &mut Load) {
     match load.below(3) {
-        0 => nodes.turn(engine),
-        1 => hear(engine, load),
+        0 => nodes.drive_once(engine),
+        1 => collect(engine, load),
         _ if engine.has_room(8) => {
             if let Some(request) = load.request() {
                 engine.submit(request, nodes.now).unwrap();
@@ -218,6 +223,6 @@ pub fn check_all(nodes: &mut Nodes, load: &mut Load) {
     for page in 0..PAGES {
         engine.submit(load.read_page(page), nodes.now).unwrap();
         nodes.until(&mut engine, "a page is read", |engine| engine.pending() == 0);
-        hear(&mut engine, load);
+        collect(&mut engine, load);
     }
 }

@@ -18,17 +18,17 @@ pub(super) struct Connection {
     hello_until: Option<Instant>,
     /// Server thread of the connection, valid after the hello was received.
     thread: usize,
-    notices_left: u32,
+    messages_left: u32,
     pub(super) unsent: Vec<u8>,
     pub(super) close_when_sent: bool,
 }
 
-/// Maximum number of notices from one client, which needs only a goodbye. Each is queued until its server thread
-/// handles it.
-const NOTICES_MAX: u32 = 16;
+/// Maximum number of messages from one client after its handshake; it needs only a close notification. Each is queued
+/// until its server thread handles it.
+const MESSAGES_MAX: u32 = 16;
 
 /// Result of reading from a connection.
-pub(super) enum Heard {
+pub(super) enum ReadOutcome {
     Nothing,
     HungUp,
     Refused(Refusal),
@@ -38,8 +38,8 @@ impl Connection {
     pub(super) fn new(id: BootstrapId, socket: TcpStream, handshake_timeout: Duration) -> Self {
         let hello_until = Some(Instant::now() + handshake_timeout);
         let (unsent, close_when_sent) = (Vec::new(), false);
-        let (acceptor, notices_left) = (acceptor(), NOTICES_MAX);
-        Self { id, socket, acceptor, hello_until, thread: 0, notices_left, unsent, close_when_sent }
+        let (acceptor, messages_left) = (acceptor(), MESSAGES_MAX);
+        Self { id, socket, acceptor, hello_until, thread: 0, messages_left, unsent, close_when_sent }
     }
 
     /// Returns whether the hello is not complete yet.
@@ -52,9 +52,9 @@ impl Connection {
     }
 
     /// Notifies the server thread of this connection, if it has one, that the client is gone.
-    pub(super) fn report_hang_up(&self, threads: &ServerThreads) {
+    pub(super) fn notify_hang_up(&self, threads: &ServerThreads) {
         if let Some(thread) = self.thread() {
-            threads.tell(thread, BootstrapEvent::HungUp(self.id));
+            threads.send(thread, BootstrapEvent::HungUp(self.id));
         }
     }
 
@@ -63,7 +63,7 @@ impl Connection {
         (!self.awaits_hello()).then_some(self.thread)
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.close_when_sent && self.unsent.is_empty()
     }
 
@@ -80,43 +80,43 @@ impl Connection {
     }
 
     /// Reads all available bytes.
-    pub(super) fn read(&mut self, threads: &mut ServerThreads) -> Heard {
+    pub(super) fn read(&mut self, threads: &mut ServerThreads) -> ReadOutcome {
         let mut buffer = [0u8; 4_096];
         loop {
             match self.socket.read(&mut buffer) {
-                Ok(0) => return Heard::HungUp,
+                Ok(0) => return ReadOutcome::HungUp,
                 Ok(got) => {
-                    if let Err(refusal) = self.hear(&buffer[..got], threads) {
-                        return Heard::Refused(refusal);
+                    if let Err(refusal) = self.handle_bytes(&buffer[..got], threads) {
+                        return ReadOutcome::Refused(refusal);
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::Nothing,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return ReadOutcome::Nothing,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Heard::HungUp,
+                Err(_) => return ReadOutcome::HungUp,
             }
         }
     }
 
-    fn hear(&mut self, mut bytes: &[u8], threads: &mut ServerThreads) -> Result<(), Refusal> {
+    fn handle_bytes(&mut self, mut bytes: &[u8], threads: &mut ServerThreads) -> Result<(), Refusal> {
         while !bytes.is_empty() {
             let (taken, event) = if self.awaits_hello() {
                 let (taken, hello) = self.acceptor.feed_hello(bytes)?;
                 (taken, hello.map(|hello| BootstrapEvent::Hello(self.id, Box::new(hello))))
             } else {
-                let (taken, notice) = self.acceptor.feed_notice(bytes)?;
-                (taken, notice.map(|notice| BootstrapEvent::Notice(self.id, notice)))
+                let (taken, notice) = self.acceptor.feed_post_handshake(bytes)?;
+                (taken, notice.map(|notice| BootstrapEvent::PostHandshake(self.id, notice)))
             };
             bytes = &bytes[taken..];
             let Some(event) = event else { continue };
             if let BootstrapEvent::Hello(_, hello) = &event {
                 self.thread = threads.place(hello)?;
                 self.hello_until = None;
-            } else if self.notices_left == 0 {
-                return Err(RefusalKind::OutOfTurn.because(format!("more than {NOTICES_MAX} notices")));
+            } else if self.messages_left == 0 {
+                return Err(RefusalKind::OutOfTurn.because(format!("more than {MESSAGES_MAX} notices")));
             } else {
-                self.notices_left -= 1;
+                self.messages_left -= 1;
             }
-            threads.tell(self.thread, event);
+            threads.send(self.thread, event);
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use farcall_link::bootstrap::{Acceptor, Hello, Notice, Refusal, VersionRange, Welcome};
+use farcall_link::bootstrap::{Acceptor, Hello, PostHandshakeMessage, Refusal, VersionRange, Welcome};
 use mio::Waker;
 
 use crate::{Stop, WakeQueue};
@@ -33,8 +33,8 @@ pub struct BootstrapId(u64);
 pub enum BootstrapEvent {
     /// A client requests a connection. Reply with [`BootstrapSender::welcome`] or [`BootstrapSender::refuse`].
     Hello(BootstrapId, Box<Hello>),
-    /// A client sent a notice.
-    Notice(BootstrapId, Notice),
+    /// A client sent a message after its handshake.
+    PostHandshake(BootstrapId, PostHandshakeMessage),
     /// A client hung up: its process exited, or it closed the connection.
     HungUp(BootstrapId),
 }
@@ -42,7 +42,7 @@ pub enum BootstrapEvent {
 /// A command to the listening thread.
 enum Command {
     /// Sends `bytes` to a client and then closes its connection if `close` is set.
-    Say {
+    Send {
         connection: BootstrapId,
         bytes: Vec<u8>,
         close: bool,
@@ -65,13 +65,13 @@ impl BootstrapSender {
         let _ = self.waker.wake();
     }
 
-    fn say(&self, connection: BootstrapId, bytes: Vec<u8>, close: bool) {
-        self.send(Command::Say { connection, bytes, close });
+    fn send_bytes(&self, connection: BootstrapId, bytes: Vec<u8>, close: bool) {
+        self.send(Command::Send { connection, bytes, close });
     }
 
     /// Accepts a client.
     pub fn welcome(&self, connection: BootstrapId, welcome: &Welcome) {
-        self.say(connection, acceptor().welcome(welcome), false);
+        self.send_bytes(connection, acceptor().welcome(welcome), false);
     }
 
     /// Refuses a client, or sends it the reason why its connection ends, and closes the connection.
@@ -79,14 +79,14 @@ impl BootstrapSender {
         self.send(Command::Refuse(connection, refusal.clone()));
     }
 
-    /// Sends a notice to a client.
-    pub fn notice(&self, connection: BootstrapId, notice: Notice) {
-        self.say(connection, acceptor().notice(notice), false);
+    /// Sends a message to a client after its handshake.
+    pub fn notice(&self, connection: BootstrapId, notice: PostHandshakeMessage) {
+        self.send_bytes(connection, acceptor().notice(notice), false);
     }
 
     /// Closes a connection.
     pub fn close(&self, connection: BootstrapId) {
-        self.say(connection, Vec::new(), true);
+        self.send_bytes(connection, Vec::new(), true);
     }
 }
 
@@ -96,7 +96,7 @@ fn acceptor() -> Acceptor {
 
 /// Decides by user ID whether a client of this machine is admitted, before any state is stored for it; the error is
 /// the reason for a refusal.
-pub type JudgeUser = Box<dyn Fn(u32) -> Result<(), String> + Send>;
+pub type AuthorizeUser = Box<dyn Fn(u32) -> Result<(), String> + Send>;
 
 /// Limits of a listener.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Starts the listener. Hellos for thread `i` go to `queues[i]`. `judge` decides about clients of this machine
+    /// Starts the listener. Hellos for thread `i` go to `queues[i]`. `authorize` decides about clients of this machine
     /// whose user the kernel reports; other clients are admitted.
     ///
     /// # Errors
@@ -140,11 +140,11 @@ impl Listener {
         address: SocketAddr,
         queues: Vec<WakeQueue<BootstrapEvent>>,
         config: ListenConfig,
-        judge: JudgeUser,
+        authorize: AuthorizeUser,
     ) -> io::Result<Self> {
         let (commands, stop) = (WakeQueue::new()?, Stop::new()?);
         let (thread, address, waker) =
-            ListenThread::bind(address, commands.clone(), stop.clone(), queues, config, judge)?;
+            ListenThread::bind(address, commands.clone(), stop.clone(), queues, config, authorize)?;
         let sender = BootstrapSender { commands, waker: Arc::new(waker) };
         let thread = std::thread::Builder::new().name("bootstrap".into()).spawn(move || thread.run())?;
         Ok(Self { address, sender, stop, thread: Some(thread) })
@@ -191,10 +191,10 @@ mod tests {
 
     #[test]
     fn rejects_an_unauthorized_user_before_its_hello() {
-        let judge: JudgeUser = Box::new(|user| Err(format!("user {user} is a stranger")));
+        let authorize: AuthorizeUser = Box::new(|user| Err(format!("user {user} is a stranger")));
         let queues = vec![WakeQueue::new().unwrap()];
         let address = "127.0.0.1:0".parse().unwrap();
-        let listener = Listener::start(address, queues, ListenConfig::default(), judge).unwrap();
+        let listener = Listener::start(address, queues, ListenConfig::default(), authorize).unwrap();
         assert_eq!(answer(StdStream::connect(listener.address()).unwrap()), RefusalKind::NotAdmitted);
     }
 
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_without_end_close_the_connection() {
+    fn closes_a_connection_that_sends_too_many_messages() {
         let listener = start(ListenConfig::default());
         let hello = Hello {
             provider: "nobody".into(),
@@ -229,7 +229,7 @@ mod tests {
             datagrams: None,
         };
         let client = Initiator::new(VersionRange::CURRENT);
-        let notices = client.notice(Notice::Goodbye).repeat(100);
+        let notices = client.notice(PostHandshakeMessage::CloseNotify).repeat(100);
         let mut socket = StdStream::connect(listener.address()).unwrap();
         socket.write_all(&[client.hello(&hello), notices].concat()).unwrap();
         assert_eq!(answer(socket), RefusalKind::OutOfTurn);

@@ -24,7 +24,7 @@ const LISTENS: u8 = 10;
 /// Netlink socket for the requests.
 pub(super) struct PeerUsers {
     socket: OwnedFd,
-    asked: u32,
+    sequence: u32,
 }
 
 impl PeerUsers {
@@ -34,20 +34,20 @@ impl PeerUsers {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG))?;
-        Ok(Self { socket, asked: 0 })
+        Ok(Self { socket, sequence: 0 })
     }
 
     /// Returns the user of the process that created the other end; `None` if it is on another machine or network, if
     /// it is closed, or if the kernel does not report it.
     pub(super) fn user_of(&mut self, theirs: SocketAddr, ours: SocketAddr) -> Option<u32> {
-        self.asked = self.asked.wrapping_add(1);
-        net::send(&self.socket, &question(self.asked, theirs, ours), SendFlags::DONTWAIT).ok()?;
+        self.sequence = self.sequence.wrapping_add(1);
+        net::send(&self.socket, &encode_request(self.sequence, theirs, ours), SendFlags::DONTWAIT).ok()?;
         // The kernel replies synchronously, before `send` returns.
-        let mut answer = [0; 512];
+        let mut reply = [0; 512];
         loop {
-            match net::recv(&self.socket, &mut answer[..], RecvFlags::DONTWAIT) {
-                Ok((len, _)) if number_of(&answer[..len]) == Some(self.asked) => {
-                    return user_in(&answer[..len]);
+            match net::recv(&self.socket, &mut reply[..], RecvFlags::DONTWAIT) {
+                Ok((len, _)) if sequence_of(&reply[..len]) == Some(self.sequence) => {
+                    return user_in(&reply[..len]);
                 }
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return None,
@@ -56,7 +56,7 @@ impl PeerUsers {
     }
 }
 
-fn question(number: u32, theirs: SocketAddr, ours: SocketAddr) -> [u8; REQUEST_BYTES] {
+fn encode_request(number: u32, theirs: SocketAddr, ours: SocketAddr) -> [u8; REQUEST_BYTES] {
     let (from, to) = (theirs.ip().to_canonical(), ours.ip().to_canonical());
     let family = if from.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
     let all_states = u32::MAX;
@@ -75,15 +75,15 @@ fn question(number: u32, theirs: SocketAddr, ours: SocketAddr) -> [u8; REQUEST_B
     put(&all_states.to_ne_bytes());
     put(&theirs.port().to_be_bytes());
     put(&ours.port().to_be_bytes());
-    put(&words_of(from));
-    put(&words_of(to));
+    put(&address_words(from));
+    put(&address_words(to));
     // Any interface; no cookie.
     put(&[0; 4]);
     put(&[0xff; 8]);
     bytes
 }
 
-fn words_of(ip: IpAddr) -> [u8; 16] {
+fn address_words(ip: IpAddr) -> [u8; 16] {
     let mut words = [0; 16];
     match ip {
         IpAddr::V4(v4) => words[..4].copy_from_slice(&v4.octets()),
@@ -92,14 +92,14 @@ fn words_of(ip: IpAddr) -> [u8; 16] {
     words
 }
 
-fn number_of(answer: &[u8]) -> Option<u32> {
-    Some(u32::from_ne_bytes(answer.get(8..12)?.try_into().ok()?))
+fn sequence_of(reply: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(reply.get(8..12)?.try_into().ok()?))
 }
 
 /// Returns the user in a reply; `None` for an error or a listening socket.
-fn user_in(answer: &[u8]) -> Option<u32> {
-    let is_found = answer.get(4..6)? == BY_FAMILY.to_ne_bytes() && *answer.get(AT_STATE)? != LISTENS;
-    let user = answer.get(AT_USER..AT_USER + 4)?.try_into().ok()?;
+fn user_in(reply: &[u8]) -> Option<u32> {
+    let is_found = reply.get(4..6)? == BY_FAMILY.to_ne_bytes() && *reply.get(AT_STATE)? != LISTENS;
+    let user = reply.get(AT_USER..AT_USER + 4)?.try_into().ok()?;
     is_found.then(|| u32::from_ne_bytes(user))
 }
 

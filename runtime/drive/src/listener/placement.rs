@@ -18,7 +18,7 @@ impl ServerThreads {
     }
 
     /// Sends an event to a server thread.
-    pub fn tell(&self, thread: usize, event: BootstrapEvent) {
+    pub fn send(&self, thread: usize, event: BootstrapEvent) {
         self.queues[thread].push(event);
     }
 
@@ -45,7 +45,7 @@ impl ServerThreads {
     }
 
     /// Records that a connection of a thread has ended.
-    pub fn left(&mut self, thread: usize) {
+    pub fn release(&mut self, thread: usize) {
         self.connections[thread] -= 1;
     }
 }

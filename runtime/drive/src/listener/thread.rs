@@ -11,13 +11,13 @@ use farcall_stats::Block;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use super::connection::{Connection, Heard};
+use super::connection::{Connection, ReadOutcome};
 use super::counters::{Counters, next_label};
 use super::handshakes::Handshakes;
 use super::peer_user::PeerUsers;
 use super::placement::ServerThreads;
-use super::{BootstrapEvent, BootstrapId, Command, JudgeUser, ListenConfig, acceptor};
-use crate::{AcceptRest, Stop, WakeQueue, deepen_backlog};
+use super::{AuthorizeUser, BootstrapEvent, BootstrapId, Command, ListenConfig, acceptor};
+use crate::{AcceptBackoff, Stop, WakeQueue, deepen_backlog};
 
 const WAKE: Token = Token(0);
 const ACCEPT: Token = Token(1);
@@ -34,8 +34,8 @@ pub(super) struct ListenThread {
     handshakes: Handshakes,
     /// `None` if the kernel does not report users.
     users: Option<PeerUsers>,
-    judge: JudgeUser,
-    rest: AcceptRest,
+    authorize: AuthorizeUser,
+    backoff: AcceptBackoff,
     next_id: u64,
     counters: Block<Counters>,
 }
@@ -51,7 +51,7 @@ impl ListenThread {
         stop: Stop,
         queues: Vec<WakeQueue<BootstrapEvent>>,
         config: ListenConfig,
-        judge: JudgeUser,
+        authorize: AuthorizeUser,
     ) -> io::Result<(Self, SocketAddr, Waker)> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKE)?;
@@ -68,8 +68,8 @@ impl ListenThread {
             threads: ServerThreads::new(queues),
             handshakes: Handshakes::new(config.pending_max, config.pending_per_address_max),
             users: PeerUsers::open().ok(),
-            judge,
-            rest: AcceptRest::new(format!("bootstrap port {address}")),
+            authorize,
+            backoff: AcceptBackoff::new(format!("bootstrap port {address}")),
             config,
             connections,
             next_id: FIRST_CONNECTION,
@@ -101,7 +101,7 @@ impl ListenThread {
                     Token(connection) => self.ready(connection as u64),
                 }
             }
-            if self.rest.is_over() {
+            if self.backoff.take_expired() {
                 self.accept_all();
             }
             self.run_commands();
@@ -113,24 +113,24 @@ impl ListenThread {
 
     fn wait_at_most(&self) -> Option<Duration> {
         let expiry = (self.handshakes.count() > 0).then_some(EXPIRY_PERIOD);
-        self.rest.left().into_iter().chain(expiry).min()
+        self.backoff.remaining().into_iter().chain(expiry).min()
     }
 
     fn accept_all(&mut self) {
         while let Some(listener) = &self.socket {
             match listener.accept() {
-                Ok((socket, peer)) => match self.judge_user(&socket, peer) {
+                Ok((socket, peer)) => match self.authorize_user(&socket, peer) {
                     Ok(()) => self.admit(socket, peer.ip()),
-                    Err(why) => self.turn_away(socket, peer.ip(), &RefusalKind::NotAdmitted.because(why)),
+                    Err(why) => self.reject(socket, peer.ip(), &RefusalKind::NotAdmitted.because(why)),
                 },
-                Err(error) if self.rest.goes_on_after(&error) => {}
+                Err(error) if self.backoff.should_retry(&error) => {}
                 Err(_) => return,
             }
         }
     }
 
     /// Refuses a connection that was not admitted.
-    fn turn_away(&self, mut socket: TcpStream, peer: IpAddr, refusal: &Refusal) {
+    fn reject(&self, mut socket: TcpStream, peer: IpAddr, refusal: &Refusal) {
         tracing::info!(%peer, "{refusal}");
         self.counters.refused.increment();
         let _ = socket.write(&acceptor().refuse(refusal));
@@ -138,10 +138,10 @@ impl ListenThread {
     }
 
     /// Checks whether the user at the other end may connect, if it is a user of this machine.
-    fn judge_user(&mut self, socket: &TcpStream, peer: SocketAddr) -> Result<(), String> {
+    fn authorize_user(&mut self, socket: &TcpStream, peer: SocketAddr) -> Result<(), String> {
         let Some(users) = &mut self.users else { return Ok(()) };
         let user = socket.local_addr().ok().and_then(|ours| users.user_of(peer, ours));
-        user.map_or(Ok(()), &self.judge)
+        user.map_or(Ok(()), &self.authorize)
     }
 
     fn admit(&mut self, mut socket: TcpStream, address: IpAddr) {
@@ -149,7 +149,7 @@ impl ListenThread {
         if self.connections.len() >= self.config.connections_max || !self.make_room_for(address) {
             let (connections, handshakes) = (self.connections.len(), self.handshakes.count());
             let why = format!("{connections} connections, {handshakes} of them in their handshake");
-            return self.turn_away(socket, address, &RefusalKind::TooManyConnections.because(why));
+            return self.reject(socket, address, &RefusalKind::TooManyConnections.because(why));
         }
         let id = self.next_id;
         self.next_id += 1;
@@ -167,7 +167,7 @@ impl ListenThread {
     /// Returns whether one more handshake may begin. Evicts the oldest incomplete handshakes if necessary.
     fn make_room_for(&mut self, address: IpAddr) -> bool {
         while !self.handshakes.has_room_for(address) {
-            let Some(oldest) = self.handshakes.oldest_against(address) else { return false };
+            let Some(oldest) = self.handshakes.oldest_to_evict(address) else { return false };
             // Its hello may have arrived since it was accepted.
             self.ready(oldest);
             if self.connections.get(&oldest).is_some_and(Connection::awaits_hello) {
@@ -183,25 +183,25 @@ impl ListenThread {
     fn ready(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let flushed = connection.flush();
-        let heard = match connection.close_when_sent {
-            true => Heard::Nothing,
+        let outcome = match connection.close_when_sent {
+            true => ReadOutcome::Nothing,
             false => connection.read(&mut self.threads),
         };
         if !connection.awaits_hello() {
             self.handshakes.end(id);
         }
-        match heard {
-            Heard::Refused(refusal) => self.refuse(id, &refusal),
-            Heard::HungUp => self.remove(id),
-            Heard::Nothing if flushed.is_err() || connection.is_over() => self.remove(id),
-            Heard::Nothing => {}
+        match outcome {
+            ReadOutcome::Refused(refusal) => self.refuse(id, &refusal),
+            ReadOutcome::HungUp => self.remove(id),
+            ReadOutcome::Nothing if flushed.is_err() || connection.has_ended() => self.remove(id),
+            ReadOutcome::Nothing => {}
         }
     }
 
     fn run_commands(&mut self) {
         while let Some(command) = self.commands.pop() {
             match command {
-                Command::Say { connection, bytes, close } => self.send(connection.0, &bytes, close),
+                Command::Send { connection, bytes, close } => self.send(connection.0, &bytes, close),
                 Command::Refuse(connection, refusal) => {
                     self.counters.refused.increment();
                     self.send(connection.0, &acceptor().refuse(&refusal), true);
@@ -215,7 +215,7 @@ impl ListenThread {
         let Some(connection) = self.connections.get(&id) else { return };
         tracing::info!(connection = id, "{refusal}");
         self.counters.refused.increment();
-        connection.report_hang_up(&self.threads);
+        connection.notify_hang_up(&self.threads);
         self.send(id, &acceptor().refuse(refusal), true);
     }
 
@@ -224,7 +224,7 @@ impl ListenThread {
         connection.unsent.extend_from_slice(bytes);
         connection.close_when_sent |= close;
         let failed = connection.flush().is_err();
-        let over = connection.is_over();
+        let over = connection.has_ended();
         if over {
             // Shutting down only the write direction delivers the reply even if the client still sends.
             let _ = connection.socket.shutdown(Shutdown::Write);
@@ -237,7 +237,7 @@ impl ListenThread {
     /// Handles a client that is gone.
     fn remove(&mut self, id: u64) {
         if let Some(connection) = self.connections.get(&id).filter(|connection| !connection.close_when_sent) {
-            connection.report_hang_up(&self.threads);
+            connection.notify_hang_up(&self.threads);
         }
         self.drop_connection(id);
     }
@@ -245,7 +245,7 @@ impl ListenThread {
     fn drop_connection(&mut self, id: u64) {
         if let Some(mut connection) = self.connections.remove(&id) {
             self.handshakes.end(id);
-            connection.thread().into_iter().for_each(|thread| self.threads.left(thread));
+            connection.thread().into_iter().for_each(|thread| self.threads.release(thread));
             let _ = self.poll.registry().deregister(&mut connection.socket);
         }
     }

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::frame::{Frame, FrameReader};
 use super::message::Message;
-use super::{Hello, Notice, Refusal, RefusalKind, VersionRange, Welcome};
+use super::{Hello, PostHandshakeMessage, Refusal, RefusalKind, VersionRange, Welcome};
 
 /// Reasons for which a client's handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -66,16 +66,19 @@ impl Acceptor {
         }
     }
 
-    /// Consumes bytes until a notice is complete. Returns the number of bytes consumed.
+    /// Consumes bytes until a message is complete. Returns the number of bytes consumed.
     ///
     /// # Errors
     /// Returns a refusal if the client sends any other message. The caller then closes the connection.
-    pub fn feed_notice(&mut self, bytes: &[u8]) -> Result<(usize, Option<Notice>), Refusal> {
+    pub fn feed_post_handshake(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<(usize, Option<PostHandshakeMessage>), Refusal> {
         let (taken, Some(frame)) = self.reader.feed(bytes)? else {
             return Ok((bytes.len(), None));
         };
         match frame.message()? {
-            Message::Notice(notice) => Ok((taken, Some(notice))),
+            Message::PostHandshake(notice) => Ok((taken, Some(notice))),
             _ => Err(RefusalKind::OutOfTurn.because("after the handshake only notices are due")),
         }
     }
@@ -90,9 +93,9 @@ impl Acceptor {
         Frame::encode(self.versions, &Message::Refuse(refusal.clone()))
     }
 
-    /// Encodes a notice.
-    pub fn notice(&self, notice: Notice) -> Vec<u8> {
-        Frame::encode(self.versions, &Message::Notice(notice))
+    /// Encodes a message after the handshake.
+    pub fn notice(&self, notice: PostHandshakeMessage) -> Vec<u8> {
+        Frame::encode(self.versions, &Message::PostHandshake(notice))
     }
 }
 
@@ -119,14 +122,14 @@ impl Initiator {
     /// # Errors
     /// Returns an error if the server refuses, or if its reply is not a welcome.
     pub fn feed_welcome(&mut self, bytes: &[u8]) -> Result<(usize, Option<Welcome>), BootstrapError> {
-        self.feed_answer(bytes, |message| match message {
+        self.feed_reply(bytes, |message| match message {
             Message::Welcome(welcome) => Some(*welcome),
             _ => None,
         })
     }
 
     /// Consumes bytes until the reply is complete. Fails if it is a refusal, or if `due` does not accept it.
-    pub(super) fn feed_answer<T>(
+    pub(super) fn feed_reply<T>(
         &mut self,
         bytes: &[u8],
         due: impl FnOnce(Message) -> Option<T>,
@@ -138,14 +141,17 @@ impl Initiator {
         }
     }
 
-    /// Consumes bytes received after the welcome until a notice is complete. Returns the number of bytes consumed.
+    /// Consumes bytes received after the welcome until a message is complete. Returns the number of bytes consumed.
     ///
     /// # Errors
     /// Returns an error if the server sends a refusal (its reason for ending the connection) or any other message.
-    pub fn feed_later(&mut self, bytes: &[u8]) -> Result<(usize, Option<Notice>), BootstrapError> {
+    pub fn feed_post_handshake(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<(usize, Option<PostHandshakeMessage>), BootstrapError> {
         match self.feed(bytes)? {
             (taken, None) => Ok((taken, None)),
-            (taken, Some(Message::Notice(notice))) => Ok((taken, Some(notice))),
+            (taken, Some(Message::PostHandshake(notice))) => Ok((taken, Some(notice))),
             _ => Err(BootstrapError::Unusable(RefusalKind::OutOfTurn.because("only notices are due"))),
         }
     }
@@ -162,9 +168,9 @@ impl Initiator {
         Ok((taken, Some(message.map_err(BootstrapError::Unusable)?)))
     }
 
-    /// Encodes a notice.
-    pub fn notice(&self, notice: Notice) -> Vec<u8> {
-        Frame::encode(self.versions, &Message::Notice(notice))
+    /// Encodes a message after the handshake.
+    pub fn notice(&self, notice: PostHandshakeMessage) -> Vec<u8> {
+        Frame::encode(self.versions, &Message::PostHandshake(notice))
     }
 }
 
@@ -179,7 +185,7 @@ fn common(ours: VersionRange, theirs: VersionRange) -> Result<u16, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Features, Grants, QpInfo, Resume, Secret, SessionId};
+    use super::super::{Features, Grants, QpInfo, Secret, SessionId, SessionResumption};
     use super::*;
     use crate::{Plan, RemoteRegion};
     use proptest::prelude::*;
@@ -195,7 +201,7 @@ mod tests {
             plan: Plan::default(),
             features: Features::KICK,
             thread: 2,
-            resume: Some(Resume {
+            resume: Some(SessionResumption {
                 session: SessionId([1; 16]),
                 secret: Secret([2; 16]),
                 incarnation: 3,
@@ -239,12 +245,12 @@ mod tests {
             let (_, said) = initiator.feed_welcome(&acceptor.welcome(&welcome())).unwrap();
             assert_eq!(said, Some(welcome()));
             assert_eq!(
-                initiator.feed_later(&acceptor.notice(Notice::GoingAway)).unwrap().1,
-                Some(Notice::GoingAway)
+                initiator.feed_post_handshake(&acceptor.notice(PostHandshakeMessage::GoingAway)).unwrap().1,
+                Some(PostHandshakeMessage::GoingAway)
             );
             assert_eq!(
-                acceptor.feed_notice(&initiator.notice(Notice::Goodbye)).unwrap().1,
-                Some(Notice::Goodbye)
+                acceptor.feed_post_handshake(&initiator.notice(PostHandshakeMessage::CloseNotify)).unwrap().1,
+                Some(PostHandshakeMessage::CloseNotify)
             );
         }
     }
@@ -289,7 +295,7 @@ mod tests {
             let bytes = Frame { versions: V1, body: [&[kind], &body[..]].concat() }.to_bytes();
             let _ = Acceptor::new(V1).feed_hello(&bytes);
             let _ = Initiator::new(V1).feed_welcome(&bytes);
-            let _ = Acceptor::new(V1).feed_notice(&bytes);
+            let _ = Acceptor::new(V1).feed_post_handshake(&bytes);
         }
 
         #[test]

@@ -117,7 +117,7 @@ impl<T> fmt::Debug for Secret<T> {
 
 /// A client's request to resume a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resume {
+pub struct SessionResumption {
     /// Identifier of the session.
     pub session: SessionId,
     /// Secret of the session.
@@ -135,7 +135,7 @@ pub(super) enum Message {
     Welcome(Box<Welcome>),
     /// The negative reply; ends the handshake.
     Refuse(Refusal),
-    Notice(Notice),
+    PostHandshake(PostHandshakeMessage),
     OpenStream(Box<StreamEnd>),
     StreamOpened(Box<StreamEnd>),
     /// Alternative reply to `OpenStream`: all later bytes on this channel are the stream.
@@ -158,7 +158,7 @@ pub struct Hello {
     /// Number of the requested server thread (partition), or [`Hello::ANY_THREAD`].
     pub thread: u16,
     /// The session to resume.
-    pub resume: Option<Resume>,
+    pub resume: Option<SessionResumption>,
     /// Queue pair that receives datagrams, if results are sent as datagrams.
     pub datagrams: Option<QpInfo>,
 }
@@ -212,11 +212,11 @@ pub struct Welcome {
 /// A message sent after the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Notice {
+pub enum PostHandshakeMessage {
     /// The server drains: the client should finish its calls and use another server.
     GoingAway,
     /// The client has finished with its session; the server can discard it.
-    Goodbye,
+    CloseNotify,
     /// One end of a stream writes no more, and all bytes that it wrote have been placed.
     StreamEnded {
         /// Number of bytes that it wrote.

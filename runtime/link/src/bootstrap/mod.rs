@@ -2,8 +2,8 @@
 //!
 //! The client prepares its queue pair and memory and sends a [`Hello`]. The server replies with a [`Welcome`] or a
 //! [`Refusal`]. For a byte stream both sides send a [`StreamEnd`] instead. Afterwards the same channel carries
-//! [`Notice`]s, and its hang-up indicates that the peer process has exited or closed. If the server's reply requests
-//! it, the channel carries the stream itself instead.
+//! [`PostHandshakeMessage`]s, and its hang-up indicates that the peer process has exited or closed. If the server's
+//! reply requests it, the channel carries the stream itself instead.
 //!
 //! Every frame has the same 12-byte header: magic, the range of versions that its sender supports, length. The two
 //! sides use the highest version that both support; each build supports N and N−1. The body is one message in
@@ -20,6 +20,9 @@ mod stream;
 
 pub use conversation::{Acceptor, BootstrapError, Initiator};
 pub use frame::{FRAME_BYTES_MAX, VersionRange};
-pub use message::{Features, Grants, Hello, Notice, QpInfo, Resume, Resumed, Secret, SessionId, Welcome};
+pub use message::{
+    Features, Grants, Hello, PostHandshakeMessage, QpInfo, Resumed, Secret, SessionId, SessionResumption,
+    Welcome,
+};
 pub use refusal::{Refusal, RefusalKind};
-pub use stream::{StreamAnswer, StreamEnd};
+pub use stream::{StreamEnd, StreamReply};

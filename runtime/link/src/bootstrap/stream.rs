@@ -28,7 +28,7 @@ pub struct StreamEnd {
 
 /// The server's reply to a request for a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StreamAnswer {
+pub enum StreamReply {
     /// The server's end: both sides WRITE.
     Opened(Box<StreamEnd>),
     /// All later bytes on the channel of the handshake are the stream.
@@ -48,10 +48,10 @@ impl Initiator {
     pub fn feed_stream_opened(
         &mut self,
         bytes: &[u8],
-    ) -> Result<(usize, Option<StreamAnswer>), BootstrapError> {
-        self.feed_answer(bytes, |message| match message {
-            Message::StreamOpened(theirs) => Some(StreamAnswer::Opened(theirs)),
-            Message::StreamOverChannel => Some(StreamAnswer::OverChannel),
+    ) -> Result<(usize, Option<StreamReply>), BootstrapError> {
+        self.feed_reply(bytes, |message| match message {
+            Message::StreamOpened(theirs) => Some(StreamReply::Opened(theirs)),
+            Message::StreamOverChannel => Some(StreamReply::OverChannel),
             _ => None,
         })
     }
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(acceptor.feed_open_stream(&asked[..20]).unwrap(), (20, None));
         assert_eq!(acceptor.feed_open_stream(&asked[20..]).unwrap(), (asked.len() - 20, Some(end())));
         let answer = acceptor.stream_opened(&end());
-        let opened = Some(StreamAnswer::Opened(Box::new(end())));
+        let opened = Some(StreamReply::Opened(Box::new(end())));
         assert_eq!(initiator.feed_stream_opened(&answer).unwrap(), (answer.len(), opened));
     }
 
@@ -117,7 +117,7 @@ mod tests {
         let mut initiator = Initiator::new(VersionRange::CURRENT);
         let answer = acceptor.stream_over_channel();
         let bytes = [&answer[..], b"FCL1 and more"].concat();
-        let taken = (answer.len(), Some(StreamAnswer::OverChannel));
+        let taken = (answer.len(), Some(StreamReply::OverChannel));
         assert_eq!(initiator.feed_stream_opened(&bytes).unwrap(), taken);
     }
 

@@ -2,7 +2,7 @@
 
 use farcall_verbs::{Wc, WcStatus};
 
-use super::{Completed, PairState, QueuePair};
+use super::{Completed, QpLifecycle, QueuePair};
 use crate::Ticket;
 use crate::work_request::{TICKET_MASK, is_receive, receive_tag, send_tag};
 
@@ -18,12 +18,12 @@ impl QueuePair {
             // requests completed.
             self.reap(ticket);
         }
-        self.release_retired();
+        self.release_deferred();
         if !wc.status.is_success() {
             return self.fail(wc.status);
         }
         // This may be the last completion of the requests that succeeded before the error.
-        self.try_end();
+        self.update_drained();
         if is_receive {
             return Completed::Received { tag: receive_tag(wc), len_bytes: wc.byte_len, imm: wc.imm() };
         }
@@ -34,7 +34,7 @@ impl QueuePair {
     #[inline]
     pub fn complete_receives(&mut self, count: u32) {
         self.receives.completed += u64::from(count);
-        self.try_end();
+        self.update_drained();
     }
 
     #[inline]
@@ -46,12 +46,12 @@ impl QueuePair {
 
     #[cold]
     fn fail(&mut self, status: WcStatus) -> Completed {
-        if self.state == PairState::Connected {
+        if self.state == QpLifecycle::Connected {
             self.failure.get_or_insert(status);
             self.close();
             return Completed::Failed(status);
         }
-        self.try_end();
+        self.update_drained();
         Completed::Flushed
     }
 }

@@ -21,7 +21,7 @@ impl QueuePair {
         let mut left = count as usize;
         while left > 0 {
             let now = left.min(RECEIVES_AT_ONCE);
-            self.hand_receives(&wrs[..now]).map_err(|e| *e.source)?;
+            self.post_raw_receives(&wrs[..now]).map_err(|e| *e.source)?;
             left -= now;
         }
         Ok(())
@@ -41,20 +41,20 @@ impl QueuePair {
     /// If the receive queue is full, if they were prepared for other regions, or if the provider refuses.
     #[inline]
     pub fn post_receives(&mut self, chain: &ReceiveChain, which: Range<usize>) -> Result<(), PostRefused> {
-        if !self.regions.hold(&chain.regions) {
+        if !self.regions.are_attached(&chain.regions) {
             return Err(PostRefused::NotAttached { qp_num: self.qp_num() });
         }
         self.receives.with_memory = true;
         // Marked here and not in `receive_chain`, because another queue pair may have prepared the chain.
-        self.regions.receive_into(&chain.regions);
-        let posted = self.hand_receives(&chain.wrs[which]);
+        self.regions.record_receive_targets(&chain.regions);
+        let posted = self.post_raw_receives(&chain.wrs[which]);
         posted.map_err(|source| PostRefused::Post { qp_num: self.qp_num(), source })
     }
 
     #[inline]
-    fn hand_receives(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
+    fn post_raw_receives(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
         // SAFETY: `RawQp::post_recv` requires that the memory stays valid until the receives complete. The elements
-        // name attached regions; `regions` and `retired` keep them registered until then or until the queue pair is
+        // name attached regions; `regions` and `deferred` keep them registered until then or until the queue pair is
         // destroyed. The contents of regions are only accessed by atomics and bounded copies.
         let posted = unsafe { self.qp.post_recv(wrs) };
         self.receives.posted += posted.as_ref().map_or_else(|e| e.posted, |()| wrs.len()) as u64;

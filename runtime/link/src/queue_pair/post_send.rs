@@ -5,9 +5,9 @@ use std::sync::Arc;
 use farcall_verbs::{AtomicTarget, PostError, SendFlags, SendWr, Sge, UdTarget, WrOpcode};
 
 use super::QueuePair;
-use crate::retired::Named;
+use crate::deferred_release::ReferencedObject;
 use crate::work_request::{SGES_MAX, send_wr_id};
-use crate::{AddressId, Chain, Operation, Piece, PostRefused, Region, Remote, Ticket, WorkRequest};
+use crate::{AddressId, Chain, LocalSlice, Operation, PostRefused, Region, Remote, Ticket, WorkRequest};
 
 /// Maximum number of requests in one call of [`QueuePair::post_together`].
 pub const TOGETHER_MAX: usize = 16;
@@ -82,19 +82,19 @@ impl QueuePair {
         if (self.room() as usize) < chain.wrs.len() {
             return Err(self.full());
         }
-        if !self.regions.hold(&chain.regions) || chain.addresses_of != self.serial {
+        if !self.regions.are_attached(&chain.regions) || chain.addresses_of != self.serial {
             return Err(PostRefused::NotAttached { qp_num: self.qp_num() });
         }
         for at in &chain.signalled {
             chain.wrs[*at as usize].wr_id = send_wr_id(tag, self.posted + u64::from(*at) + 1);
         }
         // SAFETY: `RawQp::post_send` requires valid memory until the requests complete. The elements name attached
-        // regions (bounds checked when the chain was prepared; `Regions::hold` checked that they are still attached);
-        // `regions` and `retired` keep them registered until then or until the queue pair is destroyed. `addresses`
-        // and `retired` keep the address handles. A buffer that changes too early garbles the message but no other
-        // memory; callers avoid this by `is_done`.
+        // regions (bounds checked when the chain was prepared; `Regions::are_attached` checked that they are still
+        // attached); `regions` and `deferred` keep them registered until then or until the queue pair is destroyed.
+        // `addresses` and `deferred` keep the address handles. A buffer that changes too early garbles the message but
+        // no other memory; callers avoid this by `is_done`.
         let posted = unsafe { self.qp.post_send(&chain.wrs) };
-        self.posted_many(posted, chain.wrs.len())
+        self.record_posted(posted, chain.wrs.len())
     }
 
     /// Posts up to [`TOGETHER_MAX`] requests with one doorbell. The completion of each carries its tag (23 bits).
@@ -125,10 +125,10 @@ impl QueuePair {
             wr.wr_id = send_wr_id(*tag, self.posted + at);
         }
         // SAFETY: `RawQp::post_send` requires valid memory until the requests complete. The elements come from
-        // `Regions::sge`, which checked their bounds; `regions`, `addresses` and `retired` keep the regions and
+        // `Regions::sge`, which checked their bounds; `regions`, `addresses` and `deferred` keep the regions and
         // address handles until then or until the queue pair is destroyed.
         let posted = unsafe { self.qp.post_send(wrs) };
-        self.posted_many(posted, requests.len())
+        self.record_posted(posted, requests.len())
     }
 
     /// Posts one signalled request over the complete `region`, which is not attached. The queue pair keeps the region
@@ -145,12 +145,12 @@ impl QueuePair {
         let sges = [region.sge(0, region.len_bytes())];
         let request = WorkRequest { operation, local: &[], imm: None, is_signalled: true };
         let ticket = self.post_one(self.prepare(&request, &sges)?, tag)?;
-        self.retire(0, Named::Region { _kept: region });
+        self.defer_release(0, ReferencedObject::Region { _region: region });
         Ok(ticket)
     }
 
     #[inline(always)]
-    fn posted_many(&mut self, posted: Result<(), PostError>, count: usize) -> Result<Ticket, PostRefused> {
+    fn record_posted(&mut self, posted: Result<(), PostError>, count: usize) -> Result<Ticket, PostRefused> {
         if let Err(source) = posted {
             self.posted += source.posted as u64;
             return Err(PostRefused::Post { qp_num: self.qp_num(), source });
@@ -160,7 +160,7 @@ impl QueuePair {
     }
 
     #[inline]
-    pub(crate) fn post_seldom_signalled(&mut self, mut wr: SendWr<'_>) -> Result<Ticket, PostRefused> {
+    pub(crate) fn post_rarely_signalled(&mut self, mut wr: SendWr<'_>) -> Result<Ticket, PostRefused> {
         let inline = self.is_inline(wr.len_bytes());
         // A thread that waits for a ticket must not depend on later requests, so requests with a ticket are always
         // signalled.
@@ -173,10 +173,10 @@ impl QueuePair {
     }
 
     #[inline]
-    pub(crate) fn send_to(&mut self, from: Piece, to: AddressId) -> Result<Ticket, PostRefused> {
+    pub(crate) fn send_to(&mut self, from: LocalSlice, to: AddressId) -> Result<Ticket, PostRefused> {
         let sges = [self.regions.sge(from)];
         let wr = SendWr::send_to(0, &sges, self.address(to.0));
-        self.post_seldom_signalled(wr.with_flags(SendFlags::SOLICITED))
+        self.post_rarely_signalled(wr.with_flags(SendFlags::SOLICITED))
     }
 
     #[inline]
@@ -186,11 +186,11 @@ impl QueuePair {
         }
         wr.wr_id = send_wr_id(tag, self.posted + 1);
         // SAFETY: `RawQp::post_send` requires valid memory until the request completes. Elements from `Regions::sge`
-        // are inside regions that `regions` and `retired` keep until then, or until the queue pair is destroyed. The
+        // are inside regions that `regions` and `deferred` keep until then, or until the queue pair is destroyed. The
         // exceptions are inline elements (`Connection::write_bytes`), borrowed until this call returns and copied by
         // it, and the region of `post_lending`, which the caller holds during the call and retires after it.
         let posted = unsafe { self.qp.post_send(&[wr]) };
-        self.posted_many(posted, 1)
+        self.record_posted(posted, 1)
     }
 
     #[cold]

@@ -118,7 +118,7 @@ async fn direct_clients_are_answered_as_tonics_are() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_has_kept_everything_for_the_next_one() {
+async fn preserves_everything_across_a_server_restart() {
     let folder = tempfile::tempdir().unwrap();
     for (round, (name, transport)) in transports().into_iter().enumerate() {
         let opened = Arc::new(OrderedStore::open(folder.path(), StoreOptions::default()).unwrap());

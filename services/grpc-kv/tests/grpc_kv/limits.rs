@@ -92,7 +92,7 @@ async fn reports_refusals_with_their_status_and_keeps_serving() {
 /// The first write takes the whole queue capacity until it is committed. Its future is not polled again in the
 /// meantime.
 #[tokio::test]
-async fn writes_that_the_disk_does_not_keep_up_with_are_refused() {
+async fn refuses_writes_beyond_the_speed_of_the_disk() {
     let limits = StoreLimits { waiting_bytes_max: 200, ..StoreLimits::default() };
     let (store, _folder) = store(StoreOptions { limits, ..StoreOptions::default() });
     let mut context = Context::from_waker(Waker::noop());

@@ -75,7 +75,7 @@ async fn expires_an_iterator_snapshot_under_a_slow_reader() {
 }
 
 #[tokio::test]
-async fn an_iterator_that_is_dropped_gives_its_snapshot_back() {
+async fn closes_the_snapshot_of_a_dropped_iterator() {
     let (opened, _folder) = store(with(1, Duration::from_secs(3_600)));
     for at in 0..2_000 {
         opened.write(vec![Change::Put(bytes(&format!("{at:04}")), vec![0; 1_000].into())]).await.unwrap();

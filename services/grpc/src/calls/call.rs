@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::frame::metadata;
 
 /// How the peer ended its side of a call.
-pub(super) enum Ending {
+pub(super) enum RemoteEnd {
     End,
     /// Trailers with nothing but the status of success.
     Success,
@@ -18,7 +18,7 @@ pub(super) enum Ending {
     Reset(Status),
 }
 
-impl Ending {
+impl RemoteEnd {
     /// Returns the trailers, if there are any.
     pub fn into_trailers(self) -> Result<Option<HeaderMap>, Status> {
         match self {
@@ -31,13 +31,13 @@ impl Ending {
 }
 
 /// First frame of this side of a call.
-pub(crate) enum Opening {
+pub(crate) enum InitialHeaders {
     Call(PathAndQuery, HeaderMap),
     Response(u16, HeaderMap),
 }
 
 /// Orderly end of this side of a call.
-pub(crate) enum Going {
+pub(crate) enum LocalEnd {
     End,
     Trailers(HeaderMap),
 }
@@ -45,9 +45,9 @@ pub(crate) enum Going {
 /// The next part of this side of a call.
 #[derive(Default)]
 pub(crate) struct Submission {
-    pub opening: Option<Opening>,
+    pub headers: Option<InitialHeaders>,
     pub data: Bytes,
-    pub ending: Option<Going>,
+    pub ending: Option<LocalEnd>,
 }
 
 /// Maximum capacity in bytes of the receive buffer that is kept for the next call with the same number.
@@ -59,13 +59,13 @@ pub(super) struct Inbox {
     pub is_answered: bool,
     /// Unread bytes; never more than the window.
     pub bytes: Vec<u8>,
-    pub ending: Option<Ending>,
+    pub ending: Option<RemoteEnd>,
     pub is_ended: bool,
     pub has_reader: bool,
     /// Number of bytes that the peer may still send.
     pub window_left: u32,
     /// Number of bytes read since the last window update was sent to the peer.
-    pub owed: u32,
+    pub unreported_bytes: u32,
     pub waker: Option<Waker>,
 }
 
@@ -82,12 +82,12 @@ impl Inbox {
 
     /// Returns the initial state. The receive buffer is kept if it is small.
     fn cleared(&mut self) -> Self {
-        self.forget_bytes();
+        self.discard_bytes();
         Self { bytes: std::mem::take(&mut self.bytes), ..Self::default() }
     }
 
     /// Discards the unread bytes. Returns their number.
-    pub fn forget_bytes(&mut self) -> u32 {
+    pub fn discard_bytes(&mut self) -> u32 {
         let len_bytes = self.bytes.len() as u32;
         self.bytes.clear();
         if self.bytes.capacity() > KEPT_BYTES_MAX {
@@ -98,14 +98,14 @@ impl Inbox {
 
     /// Records that the peer's side has ended. `ending` is ignored if this end has already set another one for its
     /// reader.
-    pub fn end(&mut self, ending: Ending, wakes: &mut Vec<Waker>) {
+    pub fn end(&mut self, ending: RemoteEnd, wakes: &mut Vec<Waker>) {
         self.ending.get_or_insert(ending);
         self.is_ended = true;
         wakes.extend(self.waker.take());
     }
 
     pub fn wait(&mut self, context: &Context<'_>) {
-        keep(&mut self.waker, context);
+        store_waker(&mut self.waker, context);
     }
 }
 
@@ -113,9 +113,9 @@ impl Inbox {
 pub(super) struct Outbox {
     /// `true` if this holds a part that was not sent completely.
     pub is_full: bool,
-    pub opening: Option<Opening>,
+    pub headers: Option<InitialHeaders>,
     pub data: Bytes,
-    pub ending: Option<Going>,
+    pub ending: Option<LocalEnd>,
     pub reset: Option<(Code, String)>,
     /// `true` once the last frame of this side was composed.
     pub is_ended: bool,
@@ -131,13 +131,13 @@ pub(super) struct Outbox {
 impl Outbox {
     pub fn submit(&mut self, submission: Submission) {
         self.is_full = true;
-        self.opening = submission.opening;
+        self.headers = submission.headers;
         self.data = submission.data;
         self.ending = submission.ending;
     }
 
     pub fn wait(&mut self, context: &Context<'_>) {
-        keep(&mut self.waker, context);
+        store_waker(&mut self.waker, context);
     }
 
     /// Returns whether the last part has been submitted.
@@ -147,14 +147,14 @@ impl Outbox {
 
     pub fn clear(&mut self, wakes: &mut Vec<Waker>) {
         self.is_full = false;
-        self.opening = None;
+        self.headers = None;
         self.data = Bytes::new();
         self.ending = None;
         wakes.extend(self.waker.take());
     }
 }
 
-fn keep(slot: &mut Option<Waker>, context: &Context<'_>) {
+fn store_waker(slot: &mut Option<Waker>, context: &Context<'_>) {
     if !slot.as_ref().is_some_and(|before| before.will_wake(context.waker())) {
         *slot = Some(context.waker().clone());
     }
@@ -181,8 +181,8 @@ impl Call {
     }
 
     /// Returns whether the call was reset by the peer or by a lost connection.
-    pub fn has_come_to_nothing(&self) -> bool {
-        matches!(self.inbox.ending, Some(Ending::Reset(_)))
+    pub fn was_reset(&self) -> bool {
+        matches!(self.inbox.ending, Some(RemoteEnd::Reset(_)))
     }
 
     pub fn release(&mut self, wakes: &mut Vec<Waker>) {

@@ -10,7 +10,7 @@ mod incoming;
 mod outgoing;
 mod paths;
 mod reading;
-mod whole;
+mod short_messages;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use tonic::{Code, Status};
 use crate::frame::Hello;
 use crate::frame::metadata::{METADATA_BYTES_MAX, weight};
 use crate::options::WINDOW_BYTES_MAX;
-use call::{Call, Ending};
-pub(crate) use call::{Going, Opening, Submission};
+use call::{Call, RemoteEnd};
+pub(crate) use call::{InitialHeaders, LocalEnd, Submission};
 pub(crate) use outgoing::Outbound;
 pub(crate) use paths::DirectPaths;
-use paths::{Known, Numbers};
+use paths::{PathNumbers, PathTable};
 pub(crate) use reading::Answer;
-pub(crate) use whole::{Came, Whole};
+pub(crate) use short_messages::{CompleteResponse, ResponseWait};
 
 /// Identifies a call. Numbers are reused; the generation distinguishes the calls that had the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +44,12 @@ pub(crate) struct CallId {
 enum Role {
     Client {
         free: Vec<u16>,
-        numbers: Numbers,
+        numbers: PathNumbers,
         /// One permit for each call that may be opened.
         permits: Arc<Semaphore>,
     },
     Server {
-        known: Known,
+        known: PathTable,
         /// Calls that have begun and wait to be answered.
         accepted: Vec<Accepted>,
         /// Number of calls whose methods are running, including cancelled ones.
@@ -63,7 +63,7 @@ pub(crate) struct Accepted {
     pub uri: Uri,
     pub metadata: HeaderMap,
     /// The request, if it is complete and no direct method answers it.
-    pub whole: Option<Bytes>,
+    pub request: Option<Bytes>,
     /// Index of the direct method that answers it. Its request is complete and is decoded in the receive buffer.
     pub method: Option<usize>,
 }
@@ -76,11 +76,11 @@ pub(crate) struct Calls {
     table: Vec<Call>,
     open: usize,
     /// Calls that have data to send, in round-robin order.
-    turns: VecDeque<u16>,
+    queued: VecDeque<u16>,
     /// Reason of the `GOODBYE` frame, until that is sent.
     goodbye: Option<String>,
     /// `true` once the server accepts no more calls.
-    is_leaving: bool,
+    is_draining: bool,
     broken: Option<Status>,
     /// Tasks to wake after the lock has been released.
     pub wakes: Vec<Waker>,
@@ -91,12 +91,12 @@ impl Calls {
         let calls_max = ours.calls_max.min(theirs.calls_max);
         let permits = Arc::new(Semaphore::new(calls_max.into()));
         let free = (0..calls_max).rev().collect();
-        let role = Role::Client { free, numbers: Numbers::default(), permits: Arc::clone(&permits) };
+        let role = Role::Client { free, numbers: PathNumbers::default(), permits: Arc::clone(&permits) };
         (Self::new(role, ours, theirs), permits)
     }
 
     pub fn of_server(ours: Hello, theirs: Hello, direct: Arc<DirectPaths>) -> Self {
-        let role = Role::Server { known: Known::new(direct), accepted: Vec::new(), running: 0 };
+        let role = Role::Server { known: PathTable::new(direct), accepted: Vec::new(), running: 0 };
         Self::new(role, ours, theirs)
     }
 
@@ -107,9 +107,9 @@ impl Calls {
             theirs,
             table: Vec::new(),
             open: 0,
-            turns: VecDeque::new(),
+            queued: VecDeque::new(),
             goodbye: None,
-            is_leaving: false,
+            is_draining: false,
             broken: None,
             wakes: Vec::new(),
         }
@@ -118,7 +118,7 @@ impl Calls {
     /// Opens a call. The caller must have acquired a permit for it. The parts of the call are submitted next.
     pub fn open(&mut self) -> Result<CallId, Status> {
         if let Some(why) = self.refuses_calls() {
-            self.give_permit();
+            self.release_permit();
             return Err(why);
         }
         let Role::Client { free, .. } = &mut self.role else {
@@ -139,7 +139,7 @@ impl Calls {
         CallId { number, generation: call.generation }
     }
 
-    fn give_permit(&self) {
+    fn release_permit(&self) {
         if let Role::Client { permits, .. } = &self.role {
             permits.add_permits(1);
         }
@@ -148,7 +148,7 @@ impl Calls {
     /// Returns the reason if no more calls can be opened on this connection.
     pub fn refuses_calls(&self) -> Option<Status> {
         let leaving = || Status::unavailable("the server takes no more calls over this connection");
-        self.broken.clone().or_else(|| self.is_leaving.then(leaving))
+        self.broken.clone().or_else(|| self.is_draining.then(leaving))
     }
 
     pub fn has_any_open(&self) -> bool {
@@ -157,7 +157,7 @@ impl Calls {
 
     /// Returns whether the connection ends as soon as the open calls have ended.
     pub fn is_ending(&self) -> bool {
-        self.is_leaving || self.broken.is_some()
+        self.is_draining || self.broken.is_some()
     }
 
     pub fn is_broken(&self) -> bool {
@@ -169,8 +169,8 @@ impl Calls {
         if self.wakes.is_empty() { Vec::new() } else { std::mem::take(&mut self.wakes) }
     }
 
-    pub fn has_turns(&self) -> bool {
-        !self.turns.is_empty() || self.goodbye.is_some()
+    pub fn has_queued(&self) -> bool {
+        !self.queued.is_empty() || self.goodbye.is_some()
     }
 
     fn call(&mut self, id: CallId) -> Option<&mut Call> {
@@ -185,10 +185,10 @@ impl Calls {
         context: &Context<'_>,
         submission: &mut Option<Submission>,
     ) -> Poll<Result<(), Status>> {
-        let Some(call) = self.call(id) else { return Poll::Ready(Err(self.gone())) };
+        let Some(call) = self.call(id) else { return Poll::Ready(Err(self.lost_status())) };
         let outbox = &mut call.outbox;
         if outbox.is_ended || outbox.reset.is_some() {
-            return Poll::Ready(Err(self.gone()));
+            return Poll::Ready(Err(self.lost_status()));
         }
         if outbox.is_full {
             outbox.wait(context);
@@ -202,7 +202,7 @@ impl Calls {
     }
 
     /// Ready when a call has ended, whichever side ended it. The task that answers the call is woken then.
-    pub fn poll_over(&mut self, id: CallId, context: &Context<'_>) -> Poll<()> {
+    pub fn poll_ended(&mut self, id: CallId, context: &Context<'_>) -> Poll<()> {
         match self.call(id) {
             Some(call) if call.outbox.reset.is_none() => {
                 call.outbox.wait(context);
@@ -231,7 +231,7 @@ impl Calls {
             call.outbox.reset = Some((code, reason.to_owned()));
             self.queue(id.number);
         }
-        self.release_if_over(id.number);
+        self.release_if_ended(id.number);
     }
 
     /// Ends this side of a call with a status, which is returned to the reader at a client, and sent to the client at
@@ -243,12 +243,12 @@ impl Calls {
         let call = &mut self.table[usize::from(id.number)];
         if matches!(self.role, Role::Client { .. }) {
             call.outbox.clear(&mut self.wakes);
-            let ending = Ending::Reset(why.clone());
+            let ending = RemoteEnd::Reset(why.clone());
             if !call.was_opened {
                 // The server has received no frame of this call.
                 call.outbox.is_ended = true;
                 call.inbox.end(ending, &mut self.wakes);
-                return self.release_if_over(id.number);
+                return self.release_if_ended(id.number);
             }
             // The reader receives this status. The end of the peer's side is still received.
             call.inbox.ending = Some(ending);
@@ -260,9 +260,10 @@ impl Calls {
         let mut map = HeaderMap::new();
         let fits = why.add_header(&mut map).is_ok() && weight(&map) <= METADATA_BYTES_MAX;
         if is_silent && fits {
-            let (opening, ending) = (Opening::Response(200, map), Going::Trailers(HeaderMap::new()));
+            let (headers, ending) =
+                (InitialHeaders::Response(200, map), LocalEnd::Trailers(HeaderMap::new()));
             let ending = Some(ending);
-            call.outbox.submit(Submission { opening: Some(opening), ending, ..Submission::default() });
+            call.outbox.submit(Submission { headers: Some(headers), ending, ..Submission::default() });
             self.queue(id.number);
         } else {
             self.reset(id, why.code(), why.message());
@@ -270,12 +271,12 @@ impl Calls {
     }
 
     /// Ends all calls because the connection was lost.
-    pub fn break_off(&mut self, why: &Status) {
+    pub fn fail_all(&mut self, why: &Status) {
         if self.broken.is_some() {
             return;
         }
         self.broken = Some(why.clone());
-        self.turns.clear();
+        self.queued.clear();
         self.goodbye = None;
         for number in 0..self.table.len() {
             let call = &mut self.table[number];
@@ -283,11 +284,11 @@ impl Calls {
                 continue;
             }
             if !call.inbox.is_ended {
-                call.inbox.end(Ending::Reset(why.clone()), &mut self.wakes);
+                call.inbox.end(RemoteEnd::Reset(why.clone()), &mut self.wakes);
             }
             call.outbox.clear(&mut self.wakes);
             call.outbox.is_ended = true;
-            self.release_if_over(number as u16);
+            self.release_if_ended(number as u16);
         }
         if let Role::Client { permits, .. } = &self.role {
             permits.close();
@@ -295,9 +296,9 @@ impl Calls {
     }
 
     /// Stops this server from accepting calls. Running calls continue.
-    pub fn leave(&mut self, reason: &str) {
-        if !self.is_leaving {
-            self.is_leaving = true;
+    pub fn stop_accepting(&mut self, reason: &str) {
+        if !self.is_draining {
+            self.is_draining = true;
             self.goodbye = Some(reason.to_owned());
         }
     }
@@ -311,7 +312,7 @@ impl Calls {
     }
 
     /// Called when the task that sends this side of the call has ended. If the side is incomplete, the call is reset.
-    pub fn stopped(&mut self, id: CallId) {
+    pub fn on_sender_stopped(&mut self, id: CallId) {
         let is_unfinished = self.call(id).is_some_and(|call| !call.outbox.has_end());
         if let Role::Server { running, .. } = &mut self.role {
             *running -= 1;
@@ -326,12 +327,12 @@ impl Calls {
     fn queue(&mut self, number: u16) {
         let outbox = &mut self.table[usize::from(number)].outbox;
         if !std::mem::replace(&mut outbox.is_queued, true) {
-            self.turns.push_back(number);
+            self.queued.push_back(number);
         }
     }
 
     /// Releases the call's number if both sides have ended and, at a client, the response is no longer read.
-    fn release_if_over(&mut self, number: u16) {
+    fn release_if_ended(&mut self, number: u16) {
         let call = &mut self.table[usize::from(number)];
         let is_over = call.is_open && call.inbox.is_ended && call.outbox.is_ended;
         match &mut self.role {

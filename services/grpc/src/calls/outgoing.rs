@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tonic::Code;
 
-use super::call::{Going, Opening};
+use super::call::{InitialHeaders, LocalEnd};
 use super::{Calls, Role};
 use crate::frame::{Kind, PAYLOAD_BYTES_MAX, Writer, metadata, reason};
 
@@ -30,7 +30,7 @@ impl Outbound {
     }
 
     /// Returns the unsent bytes, in one or two segments.
-    pub fn pieces(&self) -> [&[u8]; 2] {
+    pub fn segments(&self) -> [&[u8]; 2] {
         let of_body = self.sent.saturating_sub(self.head.len());
         [self.head.get(self.sent..).unwrap_or_default(), &self.body[of_body..]]
     }
@@ -68,7 +68,7 @@ impl Calls {
             writer.finish(0);
         }
         while !out.is_enough() {
-            let Some(number) = self.turns.pop_front() else { return };
+            let Some(number) = self.queued.pop_front() else { return };
             self.emit_of(number, out);
         }
     }
@@ -85,7 +85,7 @@ impl Calls {
             writer.put(reason(&why).as_bytes());
             writer.finish(0);
             call.outbox.is_ended = true;
-            return self.release_if_over(number);
+            return self.release_if_ended(number);
         }
         let credit = std::mem::take(&mut call.outbox.credit);
         if credit > 0 {
@@ -104,23 +104,23 @@ impl Calls {
         let call = &mut self.table[usize::from(number)];
         let outbox = &mut call.outbox;
         let window = outbox.window_left as usize;
-        if outbox.opening.is_none() && window == 0 && !outbox.data.is_empty() {
+        if outbox.headers.is_none() && window == 0 && !outbox.data.is_empty() {
             // The call is queued again when the peer sends a window update.
             return;
         }
-        let mut writer = match (outbox.opening.take(), &mut self.role) {
-            (Some(Opening::Call(path, map)), Role::Client { numbers, .. }) => {
+        let mut writer = match (outbox.headers.take(), &mut self.role) {
+            (Some(InitialHeaders::Call(path, map)), Role::Client { numbers, .. }) => {
                 let mut writer = Writer::begin(&mut out.head, Kind::Call, number);
                 writer.path(numbers.name(&path));
                 writer.block(|out| metadata::write(&map, out));
                 writer
             }
-            (Some(Opening::Response(http_status, map)), _) => {
+            (Some(InitialHeaders::Response(http_status, map)), _) => {
                 let mut writer = Writer::begin(&mut out.head, Kind::Response, number);
                 writer.u16(http_status);
                 writer.block(|out| metadata::write(&map, out));
                 let trailers_max = match &outbox.ending {
-                    Some(Going::Trailers(map)) => metadata::weight(map),
+                    Some(LocalEnd::Trailers(map)) => metadata::weight(map),
                     _ => 0,
                 };
                 let room = (PAYLOAD_BYTES_MAX - writer.len_bytes() - 2).saturating_sub(trailers_max);
@@ -129,7 +129,7 @@ impl Calls {
                         writer.end();
                         outbox.is_ended = true;
                         writer.block(|out| {
-                            if let Going::Trailers(map) = going {
+                            if let LocalEnd::Trailers(map) = going {
                                 metadata::write(&map, out);
                             }
                         });
@@ -138,9 +138,9 @@ impl Calls {
                 }
                 writer
             }
-            _ if outbox.data.is_empty() && matches!(outbox.ending, Some(Going::Trailers(_))) => {
+            _ if outbox.data.is_empty() && matches!(outbox.ending, Some(LocalEnd::Trailers(_))) => {
                 let mut writer = Writer::begin(&mut out.head, Kind::Trailers, number);
-                if let Some(Going::Trailers(map)) = outbox.ending.take() {
+                if let Some(LocalEnd::Trailers(map)) = outbox.ending.take() {
                     writer.put_with(|out| metadata::write(&map, out));
                 }
                 outbox.is_ended = true;
@@ -152,7 +152,8 @@ impl Calls {
         let len = outbox.data.len().min(window).min(PAYLOAD_BYTES_MAX - writer.len_bytes());
         let piece = outbox.data.split_to(len);
         outbox.window_left -= len as u32;
-        if outbox.data.is_empty() && outbox.ending.take_if(|ending| matches!(ending, Going::End)).is_some() {
+        if outbox.data.is_empty() && outbox.ending.take_if(|ending| matches!(ending, LocalEnd::End)).is_some()
+        {
             writer.end();
             outbox.is_ended = true;
         }
@@ -161,7 +162,7 @@ impl Calls {
         if outbox.data.is_empty() && outbox.ending.is_none() {
             outbox.is_full = false;
             self.wakes.extend(outbox.waker.take());
-            self.release_if_over(number);
+            self.release_if_ended(number);
         } else {
             self.queue(number);
         }

@@ -17,22 +17,22 @@ struct Ends {
 fn sent_by(calls: &mut Calls) -> Vec<u8> {
     let mut all = Vec::new();
     let mut out = Outbound::default();
-    while calls.has_turns() {
+    while calls.has_queued() {
         calls.emit(&mut out);
-        let pieces = out.pieces().concat();
+        let pieces = out.segments().concat();
         all.extend_from_slice(&pieces);
         out.advance(pieces.len());
     }
     all
 }
 
-fn give(to: &mut Calls, mut bytes: &[u8]) -> Result<Vec<(Kind, u16)>, crate::frame::Garbled> {
+fn deliver(to: &mut Calls, mut bytes: &[u8]) -> Result<Vec<(Kind, u16)>, crate::frame::FrameError> {
     let mut kinds = Vec::new();
     while let Some(head) = bytes.first_chunk::<HEAD_BYTES>() {
         let head = Head::parse(head)?;
         kinds.push((head.kind, head.call));
         let Some(payload) = bytes.get(HEAD_BYTES..HEAD_BYTES + head.len_bytes) else { break };
-        to.take(head, payload)?;
+        to.handle_frame(head, payload)?;
         bytes = &bytes[HEAD_BYTES + head.len_bytes..];
     }
     Ok(kinds)
@@ -44,14 +44,14 @@ impl Ends {
         Self { client, permits, server: Calls::of_server(HELLO, HELLO, Arc::default()) }
     }
 
-    fn give_server(&mut self) -> Vec<(Kind, u16)> {
+    fn deliver_to_server(&mut self) -> Vec<(Kind, u16)> {
         let bytes = sent_by(&mut self.client);
-        give(&mut self.server, &bytes).unwrap()
+        deliver(&mut self.server, &bytes).unwrap()
     }
 
-    fn give_client(&mut self) -> Vec<(Kind, u16)> {
+    fn deliver_to_client(&mut self) -> Vec<(Kind, u16)> {
         let bytes = sent_by(&mut self.server);
-        give(&mut self.client, &bytes).unwrap()
+        deliver(&mut self.client, &bytes).unwrap()
     }
 
     fn accepted(&mut self) -> Vec<Accepted> {
@@ -60,10 +60,10 @@ impl Ends {
         accepted
     }
 
-    fn call(&mut self, data: &'static [u8], ending: Option<Going>) -> CallId {
+    fn call(&mut self, data: &'static [u8], ending: Option<LocalEnd>) -> CallId {
         let id = self.client.open().unwrap();
-        let opening = Opening::Call(PathAndQuery::from_static("/s/m"), HeaderMap::new());
-        submit(&mut self.client, id, Some(opening), data, ending);
+        let headers = InitialHeaders::Call(PathAndQuery::from_static("/s/m"), HeaderMap::new());
+        submit(&mut self.client, id, Some(headers), data, ending);
         id
     }
 }
@@ -75,31 +75,31 @@ fn context() -> Context<'static> {
 fn submit(
     calls: &mut Calls,
     id: CallId,
-    opening: Option<Opening>,
+    headers: Option<InitialHeaders>,
     data: &'static [u8],
-    ending: Option<Going>,
+    ending: Option<LocalEnd>,
 ) {
-    let mut part = Some(Submission { opening, data: Bytes::from_static(data), ending });
+    let mut part = Some(Submission { headers, data: Bytes::from_static(data), ending });
     assert!(matches!(calls.poll_submit(id, &context(), &mut part), Poll::Ready(Ok(()))));
 }
 
 fn answer(calls: &mut Calls, id: CallId, data: &'static [u8]) {
-    let opening = Opening::Response(200, HeaderMap::new());
-    submit(calls, id, Some(opening), data, Some(Going::Trailers(HeaderMap::new())));
+    let headers = InitialHeaders::Response(200, HeaderMap::new());
+    submit(calls, id, Some(headers), data, Some(LocalEnd::Trailers(HeaderMap::new())));
 }
 
 #[test]
 fn a_unary_call_is_one_frame_each_way() {
     let mut ends = Ends::new();
     for round in 0..10 {
-        let id = ends.call(b"question", Some(Going::End));
-        assert_eq!(ends.give_server(), [(Kind::Call, 0)]);
+        let id = ends.call(b"question", Some(LocalEnd::End));
+        assert_eq!(ends.deliver_to_server(), [(Kind::Call, 0)]);
         let accepted = ends.accepted().pop().unwrap();
         assert_eq!(accepted.uri.path(), "/s/m");
-        assert_eq!(accepted.whole.as_deref(), Some(&b"question"[..]));
+        assert_eq!(accepted.request.as_deref(), Some(&b"question"[..]));
         answer(&mut ends.server, accepted.id, b"answer");
-        assert_eq!(ends.give_client(), [(Kind::Response, 0)]);
-        ends.server.stopped(accepted.id);
+        assert_eq!(ends.deliver_to_client(), [(Kind::Response, 0)]);
+        ends.server.on_sender_stopped(accepted.id);
         let Poll::Ready(Ok(answer)) = ends.client.poll_answer(id, &context()) else {
             panic!("round {round}")
         };
@@ -109,49 +109,49 @@ fn a_unary_call_is_one_frame_each_way() {
 }
 
 #[test]
-fn a_path_goes_once() {
+fn sends_each_path_once() {
     let mut ends = Ends::new();
-    ends.call(b"", Some(Going::End));
-    ends.call(b"", Some(Going::End));
+    ends.call(b"", Some(LocalEnd::End));
+    ends.call(b"", Some(LocalEnd::End));
     let bytes = sent_by(&mut ends.client);
     assert_eq!(bytes.windows(4).filter(|bytes| bytes == b"/s/m").count(), 1);
-    give(&mut ends.server, &bytes).unwrap();
+    deliver(&mut ends.server, &bytes).unwrap();
     assert!(ends.accepted().iter().all(|accepted| accepted.uri.path() == "/s/m"));
 }
 
 /// The first call of a path is cancelled before it is sent, so its path must not count as defined.
 #[test]
-fn a_call_that_is_given_up_before_it_is_sent_is_never_heard_of() {
+fn sends_nothing_of_a_call_cancelled_before_sending() {
     let mut ends = Ends::new();
-    let id = ends.call(b"", Some(Going::End));
+    let id = ends.call(b"", Some(LocalEnd::End));
     ends.client.reset(id, Code::Cancelled, "");
-    assert_eq!(ends.give_server(), []);
+    assert_eq!(ends.deliver_to_server(), []);
     assert!(!ends.client.has_any_open());
-    ends.call(b"", Some(Going::End));
-    assert_eq!(ends.give_server().len(), 1);
+    ends.call(b"", Some(LocalEnd::End));
+    assert_eq!(ends.deliver_to_server().len(), 1);
     assert_eq!(ends.accepted()[0].uri.path(), "/s/m");
 }
 
 #[test]
 fn stops_a_sender_at_the_window_until_bytes_are_read() {
     let mut ends = Ends::new();
-    let id = ends.call(&[7; 250], Some(Going::End));
-    ends.give_server();
+    let id = ends.call(&[7; 250], Some(LocalEnd::End));
+    ends.deliver_to_server();
     let accepted = ends.accepted().pop().unwrap();
-    assert!(accepted.whole.is_none());
+    assert!(accepted.request.is_none());
     let mut got = 0;
     while let Poll::Ready(Some(frame)) = ends.server.poll_frame(accepted.id, &context()) {
         let bytes = frame.unwrap().into_data().unwrap().len();
         assert!(bytes <= HELLO.window_bytes as usize, "{bytes} were kept");
         got += bytes;
-        ends.give_client();
-        ends.give_server();
+        ends.deliver_to_client();
+        ends.deliver_to_server();
     }
     assert_eq!(got, 250);
     // The call's end has been received: a late window update is ignored.
     let _waits = ends.client.poll_answer(id, &context());
     answer(&mut ends.server, accepted.id, b"");
-    ends.give_client();
+    ends.deliver_to_client();
     assert!(matches!(ends.client.poll_answer(id, &context()), Poll::Ready(Ok(_))));
     assert!(!ends.client.has_any_open() && !ends.server.has_any_open());
 }
@@ -160,7 +160,7 @@ fn stops_a_sender_at_the_window_until_bytes_are_read() {
 fn rejects_a_sender_that_exceeds_its_window() {
     let mut ends = Ends::new();
     ends.call(&[7; 100], None);
-    ends.give_server();
+    ends.deliver_to_server();
     let accepted = ends.accepted().pop().unwrap();
     assert!(ends.server.poll_frame(accepted.id, &context()).is_ready());
     // The window update for the bytes read has not been sent yet.
@@ -168,32 +168,32 @@ fn rejects_a_sender_that_exceeds_its_window() {
     let mut writer = Writer::begin(&mut more, Kind::Data, accepted.id.number);
     writer.put(&[7]);
     writer.finish(0);
-    assert!(give(&mut ends.server, &more).is_err());
+    assert!(deliver(&mut ends.server, &more).is_err());
 }
 
 #[test]
-fn a_number_is_used_again_when_both_ends_have_ended_its_call() {
+fn reuses_a_number_after_both_ends_have_ended_its_call() {
     let mut ends = Ends::new();
-    let id = ends.call(b"", Some(Going::End));
-    ends.give_server();
+    let id = ends.call(b"", Some(LocalEnd::End));
+    ends.deliver_to_server();
     let accepted = ends.accepted().pop().unwrap();
     ends.client.reset(id, Code::Cancelled, "");
     // The number stays in use until the server has replied to the reset.
-    let other = ends.call(b"", Some(Going::End));
+    let other = ends.call(b"", Some(LocalEnd::End));
     assert_ne!(other.number, id.number);
-    ends.give_server();
-    assert!(ends.server.poll_over(accepted.id, &context()).is_ready());
-    ends.server.stopped(accepted.id);
-    ends.give_client();
-    let third = ends.call(b"", Some(Going::End));
+    ends.deliver_to_server();
+    assert!(ends.server.poll_ended(accepted.id, &context()).is_ready());
+    ends.server.on_sender_stopped(accepted.id);
+    ends.deliver_to_client();
+    let third = ends.call(b"", Some(LocalEnd::End));
     assert_eq!((third.number, third.generation), (id.number, id.generation + 1));
 }
 
 #[test]
 fn a_lost_stream_ends_every_call() {
     let mut ends = Ends::new();
-    let id = ends.call(b"", Some(Going::End));
-    ends.client.break_off(&Status::unavailable("lost"));
+    let id = ends.call(b"", Some(LocalEnd::End));
+    ends.client.fail_all(&Status::unavailable("lost"));
     let Poll::Ready(Err(status)) = ends.client.poll_answer(id, &context()) else { panic!("no answer") };
     assert_eq!(status.code(), Code::Unavailable);
     assert!(!ends.client.has_any_open());
@@ -201,12 +201,12 @@ fn a_lost_stream_ends_every_call() {
 }
 
 #[test]
-fn calls_that_are_given_up_and_do_not_end_are_bounded() {
+fn bounds_cancelled_calls_that_do_not_end() {
     let mut ends = Ends::new();
     let (mut refused, mut working) = (0, Vec::new());
     for _ in 0..40 {
-        let id = ends.call(b"", Some(Going::End));
-        ends.give_server();
+        let id = ends.call(b"", Some(LocalEnd::End));
+        ends.deliver_to_server();
         // These calls are never finished.
         working.extend(ends.accepted());
         let bytes = sent_by(&mut ends.server);
@@ -220,23 +220,23 @@ fn calls_that_are_given_up_and_do_not_end_are_bounded() {
             }
             rest = &rest[HEAD_BYTES + head.len_bytes..];
         }
-        give(&mut ends.client, &bytes).unwrap();
+        deliver(&mut ends.client, &bytes).unwrap();
         ends.client.reset(id, Code::Cancelled, "");
-        ends.give_server();
-        ends.give_client();
+        ends.deliver_to_server();
+        ends.deliver_to_client();
     }
     assert_eq!((working.len(), refused), (8, 32));
 }
 
 #[test]
-fn a_server_that_leaves_takes_no_call_and_says_so() {
+fn rejects_calls_and_notifies_the_client_when_draining() {
     let mut ends = Ends::new();
-    ends.server.leave("enough");
+    ends.server.stop_accepting("enough");
     // A call that crosses with the goodbye.
-    let id = ends.call(b"", Some(Going::End));
-    ends.give_server();
+    let id = ends.call(b"", Some(LocalEnd::End));
+    ends.deliver_to_server();
     assert!(ends.accepted().is_empty());
-    assert_eq!(ends.give_client(), [(Kind::Goodbye, 0), (Kind::Reset, 0)]);
+    assert_eq!(ends.deliver_to_client(), [(Kind::Goodbye, 0), (Kind::Reset, 0)]);
     let Poll::Ready(Err(status)) = ends.client.poll_answer(id, &context()) else { panic!("no answer") };
     assert_eq!(status.code(), Code::Unavailable);
     assert!(ends.client.refuses_calls().is_some());
@@ -302,9 +302,9 @@ impl Used {
         Self { id, is_begun: false, is_answered: false, is_left: false }
     }
 
-    fn submit(&mut self, calls: &mut Calls, opening: Opening, len: usize, ending: Option<Going>) {
-        let opening = (!self.is_begun).then_some(opening);
-        let part = Submission { opening, data: Bytes::from(vec![7; len]), ending };
+    fn submit(&mut self, calls: &mut Calls, headers: InitialHeaders, len: usize, ending: Option<LocalEnd>) {
+        let headers = (!self.is_begun).then_some(headers);
+        let part = Submission { headers, data: Bytes::from(vec![7; len]), ending };
         self.is_begun |= calls.poll_submit(self.id, &context(), &mut Some(part)).is_ready();
     }
 
@@ -320,7 +320,7 @@ impl Used {
         }
     }
 
-    fn give_up(&mut self, client: &mut Calls) {
+    fn cancel(&mut self, client: &mut Calls) {
         if !std::mem::replace(&mut self.is_left, true) {
             client.reset(self.id, Code::Cancelled, "");
         }
@@ -347,23 +347,23 @@ impl Users {
                 }
             }
             1 if asks > 0 => {
-                let opening = Opening::Call(PathAndQuery::from_static("/s/m"), HeaderMap::new());
-                asked[which % asks].submit(client, opening, len, ends.then_some(Going::End));
+                let headers = InitialHeaders::Call(PathAndQuery::from_static("/s/m"), HeaderMap::new());
+                asked[which % asks].submit(client, headers, len, ends.then_some(LocalEnd::End));
             }
             2 if asks > 0 => client.fail(asked[which % asks].id, &why),
-            3 if asks > 0 => asked[which % asks].give_up(client),
-            4 if asks > 0 => client.stopped(asked[which % asks].id),
+            3 if asks > 0 => asked[which % asks].cancel(client),
+            4 if asks > 0 => client.on_sender_stopped(asked[which % asks].id),
             5 if asks > 0 => asked[which % asks].read(client),
             6 if answers > 0 => {
-                let opening = Opening::Response(200, HeaderMap::new());
-                let ending = ends.then(|| Going::Trailers(HeaderMap::new()));
-                answering[which % answers].submit(server, opening, len, ending);
+                let headers = InitialHeaders::Response(200, HeaderMap::new());
+                let ending = ends.then(|| LocalEnd::Trailers(HeaderMap::new()));
+                answering[which % answers].submit(server, headers, len, ending);
             }
             7 if answers > 0 => server.fail(answering[which % answers].id, &why),
             8 if answers > 0 => drop(server.poll_frame(answering[which % answers].id, &context())),
-            9 if answers > 0 => server.stopped(answering.swap_remove(which % answers).id),
-            10 => drop(self.ends.give_server()),
-            11 => drop(self.ends.give_client()),
+            9 if answers > 0 => server.on_sender_stopped(answering.swap_remove(which % answers).id),
+            10 => drop(self.ends.deliver_to_server()),
+            11 => drop(self.ends.deliver_to_client()),
             _ => {}
         }
         let accepted = self.ends.accepted();
@@ -383,9 +383,9 @@ proptest! {
             users.step(step);
         }
         for used in &mut users.asked {
-            used.give_up(&mut users.ends.client);
+            used.cancel(&mut users.ends.client);
         }
-        while users.ends.client.has_turns() || users.ends.server.has_turns() || !users.answering.is_empty() {
+        while users.ends.client.has_queued() || users.ends.server.has_queued() || !users.answering.is_empty() {
             users.step((10, 0, 1, false));
             users.step((11, 0, 1, false));
             users.step((9, 0, 1, false));
@@ -396,7 +396,7 @@ proptest! {
 
     /// For any input of a peer: an end returns an error or continues, and stores no more than its limits.
     #[test]
-    fn whatever_comes_is_bounded(frames in proptest::collection::vec((random_frame(), any::<bool>()), 1..60)) {
+    fn bounds_memory_for_any_input(frames in proptest::collection::vec((random_frame(), any::<bool>()), 1..60)) {
         let mut ends = Ends::new();
         let opened: Vec<CallId> = (0..3).map(|_| ends.call(b"", None)).collect();
         sent_by(&mut ends.client);
@@ -404,7 +404,7 @@ proptest! {
         let mut is_alive = [true, true];
         for (frame, reads) in frames {
             for (at, calls) in [&mut ends.client, &mut ends.server].into_iter().enumerate() {
-                is_alive[at] = is_alive[at] && give(calls, &frame).is_ok();
+                is_alive[at] = is_alive[at] && deliver(calls, &frame).is_ok();
                 calls.take_accepted(&mut accepted);
                 prop_assert!(calls.table.len() <= 4);
                 prop_assert!(accepted.len() <= 60);

@@ -30,24 +30,24 @@ pub(super) struct Inner {
     nic: Nic,
     address: SocketAddr,
     options: GrpcOptions,
-    current: Mutex<Option<Arc<Line>>>,
+    current: Mutex<Option<Arc<LiveConnection>>>,
     /// Held by the task that is connecting.
     connecting: tokio::sync::Mutex<()>,
 }
 
 /// A connection on which calls can be opened.
-pub(super) struct Line {
+pub(super) struct LiveConnection {
     connection: Arc<Connection>,
     permits: Arc<Semaphore>,
 }
 
-impl Drop for Line {
+impl Drop for LiveConnection {
     fn drop(&mut self) {
-        self.connection.leave();
+        self.connection.close_when_idle();
     }
 }
 
-impl Line {
+impl LiveConnection {
     fn is_usable(&self) -> bool {
         self.connection.with(|calls| calls.refuses_calls().is_none())
     }
@@ -98,7 +98,7 @@ impl Channel {
 }
 
 impl Inner {
-    fn current(&self) -> Option<Arc<Line>> {
+    fn current(&self) -> Option<Arc<LiveConnection>> {
         self.current.lock().clone()
     }
 
@@ -110,27 +110,27 @@ impl Inner {
     /// Opens a call, over a new connection if necessary.
     pub async fn begin(self: Arc<Self>) -> Result<CallRef, Status> {
         let unreachable = |error: OpenError| Status::unavailable(error.to_string());
-        let line = match self.current().filter(|line| line.is_usable()) {
-            Some(line) => line,
+        let live = match self.current().filter(|live| live.is_usable()) {
+            Some(live) => live,
             None => self.connect().await.map_err(unreachable)?,
         };
-        line.begin().await
+        live.begin().await
     }
 
     /// Connects, unless another task has connected in the meantime.
-    async fn connect(&self) -> Result<Arc<Line>, OpenError> {
+    async fn connect(&self) -> Result<Arc<LiveConnection>, OpenError> {
         let _one = self.connecting.lock().await;
-        if let Some(line) = self.current().filter(|line| line.is_usable()) {
-            return Ok(line);
+        if let Some(live) = self.current().filter(|live| live.is_usable()) {
+            return Ok(live);
         }
         let stream = AsyncStream::connect(&self.nic, self.address, self.options.streams()).await?;
         let unreachable = |source| OpenError::Unreachable { address: self.address.to_string(), source };
         let (connection, permits) =
             Connection::of_client(stream, &self.options).await.map_err(unreachable)?;
         tokio::spawn(Arc::clone(&connection).drive());
-        let line = Arc::new(Line { connection, permits });
-        *self.current.lock() = Some(Arc::clone(&line));
-        Ok(line)
+        let live = Arc::new(LiveConnection { connection, permits });
+        *self.current.lock() = Some(Arc::clone(&live));
+        Ok(live)
     }
 }
 

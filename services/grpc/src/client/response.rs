@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 
 use super::channel::Inner;
 use crate::body::{IncomingBody, deadline_exceeded};
-use crate::calls::{Answer, Going, Opening, path_of};
+use crate::calls::{Answer, InitialHeaders, LocalEnd, path_of};
 use crate::connection::CallRef;
 use crate::deadline::Deadline;
 use crate::frame::metadata::{METADATA_BYTES_MAX, weight};
@@ -40,7 +40,7 @@ enum Stage {
     Waiting(CallRef),
     /// The request cannot be sent.
     Refused(Status),
-    Over,
+    Done,
 }
 
 impl ResponseFuture {
@@ -75,7 +75,7 @@ struct Sender(CallRef);
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.0.connection.with(|calls| calls.stopped(self.0.id));
+        self.0.connection.with(|calls| calls.on_sender_stopped(self.0.id));
     }
 }
 
@@ -83,8 +83,8 @@ impl Drop for Sender {
 fn send(call: CallRef, unsent: Unsent, context: &mut Context<'_>) {
     let mut sending: Sending = Box::pin(async move {
         let sender = Sender(call);
-        let opening = Opening::Call(unsent.path, unsent.metadata);
-        if let Err(why) = pump::send(&sender.0, opening, unsent.body, || Going::End).await {
+        let headers = InitialHeaders::Call(unsent.path, unsent.metadata);
+        if let Err(why) = pump::send(&sender.0, headers, unsent.body, || LocalEnd::End).await {
             // Has no effect if the call has already ended.
             sender.0.connection.with(|calls| calls.fail(sender.0.id, &why));
         }
@@ -100,7 +100,7 @@ impl Future for ResponseFuture {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         loop {
-            match std::mem::replace(&mut this.stage, Stage::Over) {
+            match std::mem::replace(&mut this.stage, Stage::Done) {
                 Stage::Beginning(inner, mut beginning, unsent) => {
                     let at_once = if beginning.is_none() { inner.try_begin() } else { None };
                     let begun = match at_once {
@@ -138,7 +138,7 @@ impl Future for ResponseFuture {
                     }
                 },
                 Stage::Refused(why) => return Poll::Ready(Err(why)),
-                Stage::Over => {
+                Stage::Done => {
                     return Poll::Ready(Err(Status::internal("the call was polled after its answer")));
                 }
             }
@@ -149,7 +149,7 @@ impl Future for ResponseFuture {
 impl ResponseFuture {
     fn answered(&mut self, call: CallRef, answer: Answer) -> Result<Response<IncomingBody>, Status> {
         let body = match answer.rest {
-            Some((data, trailers)) => IncomingBody::whole(data, trailers),
+            Some((data, trailers)) => IncomingBody::complete(data, trailers),
             None => IncomingBody::response(call, std::mem::take(&mut self.deadline)),
         };
         let mut response = Response::new(body);

@@ -16,7 +16,7 @@ use tonic::{Code, Extensions, Request, Response, Status};
 use super::channel::{Channel, Inner};
 use super::response::check_metadata;
 use crate::body::{IncomingBody, deadline_exceeded};
-use crate::calls::{Answer, Came, Going, Opening, Submission, Whole};
+use crate::calls::{Answer, CompleteResponse, InitialHeaders, LocalEnd, ResponseWait, Submission};
 use crate::connection::CallRef;
 use crate::deadline::Deadline;
 use crate::message::{self, MESSAGE_BYTES_MAX, PREFIX_BYTES};
@@ -57,27 +57,27 @@ impl Channel {
         if !is_sent {
             let mut data = Vec::with_capacity(PREFIX_BYTES + message.encoded_len());
             message::put(&message, &mut data);
-            let opening = Some(Opening::Call(path.clone(), metadata));
-            let part = Submission { opening, data: Bytes::from(data), ending: Some(Going::End) };
+            let headers = Some(InitialHeaders::Call(path.clone(), metadata));
+            let part = Submission { headers, data: Bytes::from(data), ending: Some(LocalEnd::End) };
             CallRef { connection: Arc::clone(&connection), id }.submit(part).await?;
         }
-        let came = poll_fn(|context| {
-            let came = connection.with(|calls| calls.poll_whole(id, context, read_whole));
-            if came.is_pending() && deadline.poll(context).is_ready() {
+        let response = poll_fn(|context| {
+            let response = connection.with(|calls| calls.poll_complete(id, context, read_complete));
+            if response.is_pending() && deadline.poll(context).is_ready() {
                 return Poll::Ready(Err(deadline_exceeded()));
             }
-            came
+            response
         });
-        match came.await? {
-            Came::Whole(answer) => {
+        match response.await? {
+            ResponseWait::Complete(answer) => {
                 open.0 = None;
                 answer
             }
-            Came::Part(answer) => {
+            ResponseWait::Begun(answer) => {
                 let Answer { http_status, metadata, rest } = *answer;
                 // From here on dropping the body cancels the call.
                 let body = match (rest, open.0.take()) {
-                    (Some((data, trailers)), _) => IncomingBody::whole(data, trailers),
+                    (Some((data, trailers)), _) => IncomingBody::complete(data, trailers),
                     (None, Some(call)) => IncomingBody::response(call, deadline),
                     (None, None) => IncomingBody::default(),
                 };
@@ -118,8 +118,8 @@ async fn collect(mut body: IncomingBody) -> Result<(Vec<u8>, Option<HeaderMap>),
     Ok((data, Some(trailers.unwrap_or_default())))
 }
 
-fn read_whole<R: Message + Default>(whole: Whole<'_>) -> Result<Response<R>, Status> {
-    read(whole.http_status, whole.metadata, whole.data, whole.trailers)
+fn read_complete<R: Message + Default>(response: CompleteResponse<'_>) -> Result<Response<R>, Status> {
+    read(response.http_status, response.metadata, response.data, response.trailers)
 }
 
 /// Decodes a response. `trailers` is `None` if the call succeeded.

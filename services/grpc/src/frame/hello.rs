@@ -1,6 +1,6 @@
 //! The first bytes that each end sends: protocol, versions and limits.
 
-use super::Garbled;
+use super::FrameError;
 
 /// Bytes of a [`Hello`].
 pub const HELLO_BYTES: usize = 16;
@@ -40,10 +40,10 @@ impl Hello {
     ///
     /// # Errors
     /// Returns an error if the bytes are no hello, or if its limits would permit no calls or no data.
-    pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Self, Garbled> {
+    pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Self, FrameError> {
         let [m0, m1, m2, m3, version_min, version_max, c0, c1, w0, w1, w2, w3, ..] = *bytes;
         if [m0, m1, m2, m3] != MAGIC {
-            return Err(Garbled("the other end speaks something else"));
+            return Err(FrameError("the other end speaks something else"));
         }
         let hello = Self {
             version_min,
@@ -52,7 +52,7 @@ impl Hello {
             window_bytes: u32::from_le_bytes([w0, w1, w2, w3]),
         };
         if hello.calls_max == 0 || hello.window_bytes == 0 || version_min > version_max {
-            return Err(Garbled("the other end takes no calls"));
+            return Err(FrameError("the other end takes no calls"));
         }
         Ok(hello)
     }

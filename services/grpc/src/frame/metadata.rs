@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, TE, USER_AGENT};
 use http::{HeaderMap, header};
 use tonic::metadata::MetadataMap;
 
-use super::{Garbled, Reader};
+use super::{FrameError, Reader};
 
 /// Maximum weight of a call's metadata or of its trailers: names, values, and [`ENTRY_BYTES`] for each entry.
 pub const METADATA_BYTES_MAX: usize = 16 << 10;
@@ -75,7 +75,7 @@ pub fn write(map: &HeaderMap, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Returns an error if the encoding is invalid, or if the weight exceeds the limit.
-pub fn read(block: &[u8]) -> Result<HeaderMap, Garbled> {
+pub fn read(block: &[u8]) -> Result<HeaderMap, FrameError> {
     let mut map = HeaderMap::new();
     let mut weight = 0;
     let mut reader = Reader(block);
@@ -84,22 +84,23 @@ pub fn read(block: &[u8]) -> Result<HeaderMap, Garbled> {
             0 => {
                 let len = reader.take(1)?[0];
                 let name = reader.take(len.into())?;
-                HeaderName::from_lowercase(name).map_err(|_| Garbled("metadata with an impossible name"))?
+                HeaderName::from_lowercase(name)
+                    .map_err(|_| FrameError("metadata with an impossible name"))?
             }
             code => NAMES
                 .get(usize::from(code) - 1)
-                .ok_or(Garbled("metadata with a code that stands for no name"))?
+                .ok_or(FrameError("metadata with a code that stands for no name"))?
                 .clone(),
         };
         let value = reader.block()?;
         weight += name.as_str().len() + value.len() + ENTRY_BYTES;
         if weight > METADATA_BYTES_MAX {
-            return Err(Garbled("more metadata than allowed"));
+            return Err(FrameError("more metadata than allowed"));
         }
         let value = match value {
             b"0" => OK.clone(),
             value => {
-                HeaderValue::from_bytes(value).map_err(|_| Garbled("metadata with an impossible value"))?
+                HeaderValue::from_bytes(value).map_err(|_| FrameError("metadata with an impossible value"))?
             }
         };
         map.append(name, value);

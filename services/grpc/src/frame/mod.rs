@@ -42,7 +42,7 @@ const DEFINES: u8 = 2;
 /// An invalid frame: the peer violates the protocol or does not use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
-pub struct Garbled(pub &'static str);
+pub struct FrameError(pub &'static str);
 
 /// Type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Head {
     ///
     /// # Errors
     /// Returns an error if the bytes are no valid head.
-    pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Self, Garbled> {
+    pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Self, FrameError> {
         let [kind, flags, call0, call1, len @ ..] = *bytes;
         let kind = match kind {
             1 => Kind::Call,
@@ -91,7 +91,7 @@ impl Head {
             5 => Kind::Reset,
             6 => Kind::Window,
             7 => Kind::Goodbye,
-            _ => return Err(Garbled("a frame of a kind that does not exist")),
+            _ => return Err(FrameError("a frame of a kind that does not exist")),
         };
         let allowed = match kind {
             Kind::Call => END | DEFINES,
@@ -99,11 +99,11 @@ impl Head {
             _ => 0,
         };
         if flags & !allowed != 0 {
-            return Err(Garbled("a frame with flags that do not exist"));
+            return Err(FrameError("a frame with flags that do not exist"));
         }
         let len_bytes = u32::from_le_bytes(len) as usize;
         if len_bytes > PAYLOAD_BYTES_MAX {
-            return Err(Garbled("a frame that is longer than allowed"));
+            return Err(FrameError("a frame that is longer than allowed"));
         }
         Ok(Self { kind, flags, call: u16::from_le_bytes([call0, call1]), len_bytes })
     }
@@ -137,34 +137,35 @@ pub enum Frame<'a> {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Garbled> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(Garbled("a frame shorter than its parts"))?;
+    fn take(&mut self, len: usize) -> Result<&'a [u8], FrameError> {
+        let (taken, rest) =
+            self.0.split_at_checked(len).ok_or(FrameError("a frame shorter than its parts"))?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn u16(&mut self) -> Result<u16, Garbled> {
+    fn u16(&mut self) -> Result<u16, FrameError> {
         self.take(2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
     }
 
-    fn block(&mut self) -> Result<&'a [u8], Garbled> {
+    fn block(&mut self) -> Result<&'a [u8], FrameError> {
         let len = self.u16()?;
         self.take(len.into())
     }
 
-    fn path(&mut self) -> Result<&'a str, Garbled> {
+    fn path(&mut self) -> Result<&'a str, FrameError> {
         let text = self.block()?;
         if text.len() > PATH_BYTES_MAX {
-            return Err(Garbled("a path that is longer than allowed"));
+            return Err(FrameError("a path that is longer than allowed"));
         }
-        std::str::from_utf8(text).map_err(|_| Garbled("a path that is no text"))
+        std::str::from_utf8(text).map_err(|_| FrameError("a path that is no text"))
     }
 
-    fn reason(&mut self) -> Result<&'a str, Garbled> {
+    fn reason(&mut self) -> Result<&'a str, FrameError> {
         if self.0.len() > REASON_BYTES_MAX {
-            return Err(Garbled("a reason that is longer than allowed"));
+            return Err(FrameError("a reason that is longer than allowed"));
         }
-        std::str::from_utf8(self.rest()).map_err(|_| Garbled("a reason that is no text"))
+        std::str::from_utf8(self.rest()).map_err(|_| FrameError("a reason that is no text"))
     }
 
     fn rest(&mut self) -> &'a [u8] {
@@ -177,14 +178,14 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// Returns an error if the payload does not match the head.
-    pub fn parse(head: Head, payload: &'a [u8]) -> Result<Self, Garbled> {
+    pub fn parse(head: Head, payload: &'a [u8]) -> Result<Self, FrameError> {
         let mut reader = Reader(payload);
         let is_end = head.flags & END != 0;
         let frame = match head.kind {
             Kind::Call => {
                 let path = match (reader.u16()?, head.flags & DEFINES != 0) {
                     (LITERAL, false) => Path::Literal(reader.path()?),
-                    (LITERAL, true) => return Err(Garbled("a path that defines the number of no path")),
+                    (LITERAL, true) => return Err(FrameError("a path that defines the number of no path")),
                     (number, true) => Path::Defined(number, reader.path()?),
                     (number, false) => Path::Known(number),
                 };
@@ -207,7 +208,7 @@ impl<'a> Frame<'a> {
             Kind::Goodbye => Self::Goodbye { reason: reader.reason()? },
         };
         if !reader.0.is_empty() {
-            return Err(Garbled("a frame that is longer than its parts"));
+            return Err(FrameError("a frame that is longer than its parts"));
         }
         Ok(frame)
     }

@@ -98,7 +98,7 @@ fn metadata_that_cannot_be_is_refused() {
     }
     // Many short entries weigh more than their bytes.
     let short = [0, 1, b'a', 0, 0].repeat(metadata::METADATA_BYTES_MAX / metadata::ENTRY_BYTES);
-    assert_eq!(metadata::read(&short), Err(Garbled("more metadata than allowed")));
+    assert_eq!(metadata::read(&short), Err(FrameError("more metadata than allowed")));
 }
 
 #[test]

@@ -13,18 +13,18 @@ use tonic::{Code, Status};
 use tower_service::Service;
 
 use crate::body::IncomingBody;
-use crate::calls::{Accepted, Going, Opening};
+use crate::calls::{Accepted, InitialHeaders, LocalEnd};
 use crate::connection::{CallRef, Connection};
 use crate::deadline::Deadline;
 use crate::frame::metadata::{METADATA_BYTES_MAX, weight};
 use crate::pump;
 
 /// Guard of the task that answers a call: records its end when dropped.
-pub(super) struct Work(pub CallRef);
+pub(super) struct ResponderGuard(pub CallRef);
 
-impl Drop for Work {
+impl Drop for ResponderGuard {
     fn drop(&mut self) {
-        self.0.connection.with(|calls| calls.stopped(self.0.id));
+        self.0.connection.with(|calls| calls.on_sender_stopped(self.0.id));
     }
 }
 
@@ -43,7 +43,7 @@ pub(super) fn start<S, B>(
 {
     let mut answering: Pin<Box<dyn Future<Output = ()> + Send>> =
         Box::pin(answer(connection, accepted, service));
-    // A panic in a method ends only its call, not the connection: dropping the [`Work`] guard resets the call.
+    // A panic in a method ends only its call, not the connection: dropping the [`ResponderGuard`] resets the call.
     let polled = std::panic::catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(context)));
     if let Ok(Poll::Pending) = polled {
         tokio::spawn(answering);
@@ -57,12 +57,12 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let Accepted { id, uri, metadata, whole, .. } = accepted;
+    let Accepted { id, uri, metadata, request, .. } = accepted;
     let reference = || CallRef { connection: Arc::clone(&connection), id };
-    let call = Work(reference());
+    let call = ResponderGuard(reference());
     let deadline = Deadline::of(&metadata);
-    let body = match whole {
-        Some(data) => IncomingBody::whole(data, None),
+    let body = match request {
+        Some(data) => IncomingBody::complete(data, None),
         None => IncomingBody::request(reference()),
     };
     let mut request = http::Request::new(body);
@@ -73,7 +73,7 @@ where
     request.extensions_mut().insert(crate::PeerAddress(connection.peer));
     #[cfg(feature = "http2")]
     request.extensions_mut().insert(crate::http2::connect_info(connection.peer));
-    let ended = until_over(&call.0, deadline, work(&call.0, &mut service, request)).await;
+    let ended = until_ended(&call.0, deadline, work(&call.0, &mut service, request)).await;
     if let Err(why) = ended {
         call.0.connection.with(|calls| calls.fail(id, &why));
     }
@@ -83,7 +83,7 @@ where
 ///
 /// # Errors
 /// Returns the error of `work`, or an error if the call's deadline has passed.
-pub(super) async fn until_over<T>(
+pub(super) async fn until_ended<T>(
     call: &CallRef,
     mut deadline: Deadline,
     work: impl Future<Output = Result<T, Status>>,
@@ -93,7 +93,7 @@ pub(super) async fn until_over<T>(
         if let Poll::Ready(worked) = work.as_mut().poll(context) {
             return Poll::Ready(worked.map(Some));
         }
-        if call.poll_over(context).is_ready() {
+        if call.poll_ended(context).is_ready() {
             return Poll::Ready(Ok(None));
         }
         let late = || Err(Status::deadline_exceeded("the call's deadline has passed"));
@@ -120,6 +120,6 @@ where
     if weight(&parts.headers) > METADATA_BYTES_MAX {
         return Err(Status::new(Code::Internal, "the answer has more metadata than allowed"));
     }
-    let opening = Opening::Response(parts.status.as_u16(), parts.headers);
-    pump::send(call, opening, body, || Going::Trailers(HeaderMap::new())).await
+    let headers = InitialHeaders::Response(parts.status.as_u16(), parts.headers);
+    pump::send(call, headers, body, || LocalEnd::Trailers(HeaderMap::new())).await
 }

@@ -14,8 +14,8 @@ use tokio_util::sync::ReusableBoxFuture;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Extensions, Request, Response, Status};
 
-use super::answer::{Work, until_over};
-use crate::calls::{Accepted, DirectPaths, Going, Opening, Submission};
+use super::answer::{ResponderGuard, until_ended};
+use crate::calls::{Accepted, DirectPaths, InitialHeaders, LocalEnd, Submission};
 use crate::connection::{CallRef, Connection};
 use crate::deadline::Deadline;
 use crate::frame::metadata::{self, METADATA_BYTES_MAX, weight};
@@ -88,7 +88,7 @@ impl DirectMethods {
 
     /// Returns the state that one connection needs to answer calls.
     pub(super) fn for_connection(&self) -> Answers {
-        Answers { kept: self.methods.iter().map(|_| None).collect(), methods: self.methods.clone() }
+        Answers { idle_futures: self.methods.iter().map(|_| None).collect(), methods: self.methods.clone() }
     }
 }
 
@@ -96,7 +96,7 @@ impl DirectMethods {
 pub(super) struct Answers {
     methods: Vec<Arc<Method>>,
     /// Memory of futures that completed without waiting, by method.
-    kept: Vec<Option<Answering>>,
+    idle_futures: Vec<Option<Answering>>,
 }
 
 impl Answers {
@@ -108,18 +108,18 @@ impl Answers {
         accepted: Accepted,
         context: &mut Context<'_>,
     ) {
-        let (method, kept) = (&self.methods[at], &mut self.kept[at]);
-        // A panic in a method ends only its call, not the connection: dropping the [`Work`] guard resets the call.
+        let (method, slot) = (&self.methods[at], &mut self.idle_futures[at]);
+        // A panic in a method ends only its call, not the connection: dropping the [`ResponderGuard`] resets the call.
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            let has_begun = method(Arc::clone(connection), accepted, kept);
-            let answering = kept.as_mut().filter(|_| has_begun);
+            let has_begun = method(Arc::clone(connection), accepted, slot);
+            let answering = slot.as_mut().filter(|_| has_begun);
             answering.map_or(Poll::Ready(()), |answering| answering.poll(context))
         }));
-        match (polled, kept.take()) {
+        match (polled, slot.take()) {
             (Ok(Poll::Pending), Some(mut answering)) => {
                 tokio::spawn(async move { std::future::poll_fn(|context| answering.poll(context)).await });
             }
-            (Ok(Poll::Ready(())), Some(answering)) => *kept = Some(answering),
+            (Ok(Poll::Ready(())), Some(answering)) => *slot = Some(answering),
             _ => {}
         }
     }
@@ -139,7 +139,7 @@ where
     F: Future<Output = Result<Response<R>, Status>> + Send + 'static,
 {
     let Accepted { id, metadata, .. } = accepted;
-    let work = Work(CallRef { connection, id });
+    let work = ResponderGuard(CallRef { connection, id });
     let Some(read) = work.0.connection.with(|calls| calls.read_request(id, message::read)) else {
         return false;
     };
@@ -148,20 +148,20 @@ where
     let request = read.map(|message| method(Request::from_parts(metadata, Extensions::default(), message)));
     let future = answer(work, deadline, request);
     match answering {
-        Some(kept) => kept.set(future),
+        Some(idle_future) => idle_future.set(future),
         None => *answering = Some(ReusableBoxFuture::new(future)),
     }
     true
 }
 
 async fn answer<R: Message>(
-    work: Work,
+    work: ResponderGuard,
     deadline: Deadline,
     method: Result<impl Future<Output = Result<Response<R>, Status>>, Status>,
 ) {
     let call = &work.0;
     let answered = match method {
-        Ok(method) => match until_over(call, deadline, method).await {
+        Ok(method) => match until_ended(call, deadline, method).await {
             Ok(Some(response)) => send(call, response).await,
             Ok(None) => Ok(()),
             Err(why) => Err(why),
@@ -185,6 +185,7 @@ async fn send<R: Message>(call: &CallRef, response: Response<R>) -> Result<(), S
     }
     let mut data = Vec::with_capacity(PREFIX_BYTES + message.encoded_len());
     message::put(&message, &mut data);
-    let (opening, ending) = (Opening::Response(200, metadata), Going::Trailers(metadata::success()));
-    call.submit(Submission { opening: Some(opening), data: Bytes::from(data), ending: Some(ending) }).await
+    let (headers, ending) =
+        (InitialHeaders::Response(200, metadata), LocalEnd::Trailers(metadata::success()));
+    call.submit(Submission { headers: Some(headers), data: Bytes::from(data), ending: Some(ending) }).await
 }

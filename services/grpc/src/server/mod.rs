@@ -18,7 +18,7 @@ use tonic::Status;
 use tower_service::Service;
 
 use crate::body::IncomingBody;
-use crate::connection::{Connection, Driving, Turn};
+use crate::connection::{Connection, DriverGuard, Turn};
 use crate::options::GrpcOptions;
 pub use direct::DirectMethods;
 pub use services::Services;
@@ -145,15 +145,15 @@ async fn serve_connection<S, B>(
         Err(why) => return tracing::info!("refused a connection: {why}"),
     };
     tracing::debug!("a connection begins");
-    let _guard = Driving(&connection);
+    let _guard = DriverGuard(&connection);
     let (mut turn, mut answers) = (Turn::default(), direct.for_connection());
     let mut stopping = std::pin::pin!(async {
         if stops.changed().await.is_ok() {
-            connection.with(|calls| calls.leave("the server stops"));
+            connection.with(|calls| calls.stop_accepting("the server stops"));
             let _never_or_dropped = stops.changed().await;
         }
         // The future that serves was dropped: no task waits for the calls.
-        connection.break_off(&Status::unavailable("the server was dropped"));
+        connection.fail_all(&Status::unavailable("the server was dropped"));
         std::future::pending::<()>().await;
     });
     // A closure that borrows the service would require it to be `Sync`.

@@ -83,7 +83,7 @@ async fn metadata_goes_both_ways_with_direct_calls() {
 }
 
 #[tokio::test]
-async fn a_direct_call_fails_as_the_method_says() {
+async fn returns_the_status_of_a_failing_direct_method() {
     at_each(async |_server, _service, client| {
         let (status, expected) = (client.unary(told(FAIL, message("", 0))).await.unwrap_err(), failure());
         assert_eq!(status.code(), expected.code());
@@ -98,7 +98,7 @@ async fn a_direct_call_fails_as_the_method_says() {
 }
 
 #[tokio::test]
-async fn a_direct_call_that_is_late_or_given_up_drops_its_method() {
+async fn drops_the_method_of_a_late_or_cancelled_direct_call() {
     at_each(async |_server, service, client| {
         let mut request = told(WAIT, message("", 0));
         request.set_timeout(Duration::from_millis(50));
@@ -159,7 +159,7 @@ async fn rejects_malformed_requests_and_keeps_the_connection() {
     let service = Behaviour::default();
     let running = Running::start_direct(&service, GrpcOptions::default()).await;
     let mut stream = raw::connect(running.address).await;
-    raw::greet(&mut stream, raw::HELLO).await.unwrap();
+    raw::exchange_hellos(&mut stream, raw::HELLO).await.unwrap();
     let bad: [&[u8]; 6] =
         [b"", b"\0\0\0", b"\x01\0\0\0\0", b"\0\0\0\0\x02a", b"\0\0\0\0\0\x10\x05", b"\0\0\0\0\x02\xff\xff"];
     for request in bad {

@@ -74,7 +74,7 @@ async fn a_server_keeps_deadlines_by_itself() {
     let routes = tonic::service::Routes::new(farcall_echo::v1::echo_server::EchoServer::new(service.clone()));
     let server = Running::start(Transport::Native, routes).await;
     let mut stream = raw::connect(server.address).await;
-    raw::greet(&mut stream, raw::HELLO).await.unwrap();
+    raw::exchange_hellos(&mut stream, raw::HELLO).await.unwrap();
     let mut headers = HeaderMap::new();
     headers.insert("do", http::HeaderValue::from_static(WAIT));
     headers.insert("grpc-timeout", http::HeaderValue::from_static("20m"));
@@ -92,7 +92,7 @@ async fn a_server_keeps_deadlines_by_itself() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_drops_its_method() {
+async fn drops_the_method_of_a_cancelled_call() {
     over_each(async |_server, service, mut client| {
         {
             let mut waiting = std::pin::pin!(client.unary(told(WAIT, message("", 0))));

@@ -106,7 +106,7 @@ async fn few_calls_at_once_and_short_windows_suffice() {
 
 /// A request that fails before its first byte or in the middle releases its permit for the next call.
 #[tokio::test]
-async fn requests_that_cannot_be_sent_take_nobodys_turn() {
+async fn does_not_delay_calls_for_unsendable_requests() {
     let options = GrpcOptions::default().calls_max(1);
     let service = Behaviour::default();
     let routes = Routes::new(EchoServer::new(service.clone()));
@@ -136,7 +136,7 @@ async fn requests_that_cannot_be_sent_take_nobodys_turn() {
 }
 
 #[tokio::test]
-async fn calls_that_are_given_up_while_they_wait_take_nobodys_turn() {
+async fn does_not_delay_calls_for_cancelled_waiting_calls() {
     let options = GrpcOptions::default().calls_max(1);
     let service = Behaviour::default();
     let at = "127.0.0.1:0".parse().unwrap();

@@ -104,7 +104,7 @@ async fn whatever_a_client_sends_the_server_serves_others() {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut stream = raw::connect(server.address).await;
         if rng.random_bool(0.9) {
-            raw::greet(&mut stream, raw::HELLO).await.unwrap();
+            raw::exchange_hellos(&mut stream, raw::HELLO).await.unwrap();
         }
         soon(say_random_things(stream, rng)).await;
         soon(good.unary(message("still here", 1))).await.unwrap();
@@ -124,7 +124,7 @@ async fn whatever_a_server_sends_the_client_gets_an_error() {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let serving = async {
             let mut stream = listener.accept().await.unwrap();
-            raw::greet(&mut stream, raw::HELLO).await;
+            raw::exchange_hellos(&mut stream, raw::HELLO).await;
             let _call = raw::next(&mut stream).await;
             say_random_things(stream, rng).await;
         };
@@ -153,7 +153,7 @@ async fn tolerates_status_details_that_are_not_base64() {
     for is_one_frame in [true, false] {
         let serving = async {
             let mut stream = listener.accept().await.unwrap();
-            raw::greet(&mut stream, raw::HELLO).await;
+            raw::exchange_hellos(&mut stream, raw::HELLO).await;
             let (head, _) = raw::next(&mut stream).await.unwrap();
             let mut out = Vec::new();
             let mut writer = Writer::begin(&mut out, Kind::Response, head.call);
@@ -196,7 +196,8 @@ async fn serves_others_despite_silent_and_incompatible_clients() {
     let server = Running::start(Transport::Native, Routes::new(EchoServer::new(Behaviour::default()))).await;
     let _silent = raw::connect(server.address).await;
     let mut newer = raw::connect(server.address).await;
-    let theirs = raw::greet(&mut newer, Hello { version_min: 9, version_max: 9, ..raw::HELLO }).await;
+    let theirs =
+        raw::exchange_hellos(&mut newer, Hello { version_min: 9, version_max: 9, ..raw::HELLO }).await;
     assert_eq!(theirs.unwrap().version_max, raw::HELLO.version_max, "it says what it speaks, then ends");
     assert!(soon(newer.read(&mut [0; 1])).await.map_or(true, |got| got == 0));
     let mut client = server.client().await;
@@ -205,11 +206,11 @@ async fn serves_others_despite_silent_and_incompatible_clients() {
 
 /// A client that starts and cancels calls repeatedly, without waiting or reading.
 #[tokio::test]
-async fn calls_begun_and_given_up_at_once_do_not_pile_up() {
+async fn bounds_calls_cancelled_immediately() {
     let service = Behaviour::default();
     let server = Running::start(Transport::Native, Routes::new(EchoServer::new(service.clone()))).await;
     let mut stream = raw::connect(server.address).await;
-    raw::greet(&mut stream, raw::HELLO).await.unwrap();
+    raw::exchange_hellos(&mut stream, raw::HELLO).await.unwrap();
     let mut headers = HeaderMap::new();
     headers.insert("do", HeaderValue::from_static(WAIT));
     let mut reset = Vec::new();

@@ -114,7 +114,7 @@ fn check(status: &Status) {
 }
 
 #[tokio::test]
-async fn a_status_comes_with_its_message_details_and_metadata() {
+async fn returns_a_status_with_message_details_and_metadata() {
     over_each(async |_server, _service, mut client| {
         check(&client.unary(told(FAIL, message("", 0))).await.unwrap_err());
         let none = tokio_stream::empty();

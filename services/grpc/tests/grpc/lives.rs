@@ -108,7 +108,7 @@ async fn many_clients_are_served() {
 }
 
 #[tokio::test]
-async fn clients_beyond_those_that_may_connect_wait_for_a_place() {
+async fn queues_clients_beyond_the_connection_limit() {
     let mut options = GrpcOptions::default().connections_max(1);
     options.stream = options.stream.connect_timeout(super::support::LOST);
     let routes = Routes::new(EchoServer::new(Behaviour::default()));

@@ -5,7 +5,7 @@ use farcall_rpc::{CallError, CallId, Client, ClientOptions};
 use farcall_verbs::Provider;
 
 use super::extents::encode_pair;
-use super::operations::{Answer, Calls, Ended, OperationId, Operations};
+use super::operations::{Answer, Calls, CompletedRequest, OperationId, Operations};
 use super::service::method;
 use super::{BypassError, ReadCounters, Scheme};
 use crate::key;
@@ -53,10 +53,10 @@ impl<S: Scheme> BypassClient<S> {
         let window = options.config.plan.geometry.window;
         let mut calls = Client::connect(provider, address, options.thread(0))?;
         let mut operations = Operations::new(Nic::open(provider)?, window.into());
-        let (pair, request) = operations.ask(&calls)?;
+        let (pair, request) = operations.request_reader(&calls)?;
         let mut reply = Vec::new();
         calls.call(method::OPEN, &request, &mut reply)?;
-        operations.answered(pair, &reply)?;
+        operations.connect_reader(pair, &reply)?;
         Ok(Self { calls, operations, request, reply, turns: 0 })
     }
 
@@ -112,7 +112,7 @@ impl<S: Scheme> BypassClient<S> {
         Ok(self.calls.call(method, &self.request, &mut self.reply)?)
     }
 
-    /// Starts a GET without waiting for it; [`Self::next_ended`] returns its result.
+    /// Starts a GET without waiting for it; [`Self::next_completed`] returns its result.
     ///
     /// # Errors
     /// If the key is invalid, or the window is full.
@@ -143,16 +143,16 @@ impl<S: Scheme> BypassClient<S> {
     }
 
     /// Returns the next completed request.
-    pub fn next_ended(&mut self) -> Option<Ended<'_>> {
-        self.operations.next_ended()
+    pub fn next_completed(&mut self) -> Option<CompletedRequest<'_>> {
+        self.operations.next_completed()
     }
 
     /// Waits for the next request to complete. Returns `None` if none is in progress.
-    pub fn wait(&mut self) -> Option<Ended<'_>> {
-        while self.operations.has_open() && !self.operations.has_ended() {
+    pub fn wait(&mut self) -> Option<CompletedRequest<'_>> {
+        while self.operations.has_open() && !self.operations.has_completed() {
             self.turn();
         }
-        self.operations.next_ended()
+        self.operations.next_completed()
     }
 
     /// Makes progress without waiting.
@@ -171,7 +171,7 @@ impl<S: Scheme> BypassClient<S> {
     /// Waits for requests in progress. READs are polled for, because they take no longer than a wake-up would.
     fn turn(&mut self) {
         self.progress();
-        if self.operations.is_looking() || self.operations.has_ended() {
+        if self.operations.is_reading() || self.operations.has_completed() {
             if self.turns.is_multiple_of(TURNS_TO_YIELD) {
                 std::thread::yield_now();
             }

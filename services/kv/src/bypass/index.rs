@@ -297,10 +297,10 @@ mod tests {
         let (is_done, checksums) = (AtomicBool::new(false), Checksums::new(1));
         std::thread::scope(|threads| {
             let reader = threads.spawn(|| {
-                let (mut looks, mut missed) = (0_u64, 0_u64);
+                let (mut lookups, mut missed) = (0_u64, 0_u64);
                 while !is_done.load(Ordering::Relaxed) {
-                    let hash = 1 + looks % STABLE;
-                    looks += 1;
+                    let hash = 1 + lookups % STABLE;
+                    lookups += 1;
                     // The number of moves as read by a previous GET that missed.
                     let before = memory.load_acquire(0);
                     if finds::<S>(&memory, &checksums, hash) == Some(false) {
@@ -308,7 +308,7 @@ mod tests {
                         assert_ne!(memory.load_acquire(0), before, "key {hash} missing though nothing moved");
                     }
                 }
-                (looks, missed)
+                (lookups, missed)
             });
             // Other keys fill the index completely, and are removed.
             for round in 0..ROUNDS {
@@ -320,10 +320,10 @@ mod tests {
                 }
             }
             is_done.store(true, Ordering::Relaxed);
-            let (looks, missed) = reader.join().unwrap();
+            let (lookups, missed) = reader.join().unwrap();
             let moves = memory.load_relaxed(0);
             assert!(moves > 0, "nothing ever moved");
-            println!("{}: {looks} looks beside {moves} moves, {missed} between two places", S::NAME);
+            println!("{}: {lookups} lookups beside {moves} moves, {missed} between two places", S::NAME);
         });
         assert_eq!(index.used(), STABLE as u32);
         (1..=STABLE).for_each(|hash| assert_eq!(index.with_hash(hash).count(), 1, "{hash}"));

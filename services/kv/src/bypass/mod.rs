@@ -9,7 +9,7 @@
 //! that is disturbed too often is made as a call.
 //!
 //! - [`Service`]: the server side, a handler of calls; it writes `index`, `extents` and `store`.
-//! - [`Look`]: a key lookup as a state machine, bytes in and next READ out; `entry` validates the bytes.
+//! - [`KeyLookup`]: a key lookup as a state machine, bytes in and next READ out; `entry` validates the bytes.
 //! - [`Operations`]: the requests of a client in progress, with concurrent READs, without thread, clock or socket.
 //! - [`BypassClient`]: the blocking client.
 
@@ -18,7 +18,7 @@ mod entry;
 mod extents;
 mod fuzz;
 mod index;
-mod look;
+mod lookup;
 mod operations;
 mod reads;
 mod service;
@@ -30,9 +30,9 @@ use thiserror::Error;
 
 pub use client::BypassClient;
 #[doc(hidden)]
-pub use fuzz::fuzz_look;
-pub use look::{Look, Step, Table, Want};
-pub use operations::{Answer, Calls, Ended, OperationId, Operations};
+pub use fuzz::fuzz_lookup;
+pub use lookup::{KeyLookup, LookupStep, ReadTarget, Table};
+pub use operations::{Answer, Calls, CompletedRequest, OperationId, Operations};
 pub use service::{Service, serve};
 
 /// Determines where an index may hold a key: in some groups of adjacent entries, each fetched by one READ.
@@ -167,7 +167,7 @@ pub enum BypassError {
 
 /// Reasons for which a pair was not stored. The previous value of the key is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub(crate) enum NotStored {
+pub(crate) enum PutError {
     #[error(
         "the index is full: {used} of {entries} entries are used and no move makes room; nothing was changed"
     )]

@@ -7,15 +7,15 @@ use farcall_link::Nic;
 use farcall_rpc::{CallError, CallId, Executed};
 
 use super::extents::encode_pair;
-use super::look::Step;
-use super::reads::{AT_ONCE, Lost, Reader, Unconnected};
+use super::lookup::LookupStep;
+use super::reads::{AT_ONCE, ReadPathLost, Reader, UnconnectedReader};
 use super::service::{Opened, method};
 use super::{BypassError, ReadCounters, Scheme};
 use crate::key;
 
 /// Maximum number of lookups of one GET before it is made as a call. A disturbance lasts as long as a PUT, so two in a
 /// row are rare.
-const LOOKS_MAX: u32 = 16;
+const LOOKUPS_MAX: u32 = 16;
 /// Maximum number of consecutive queue pairs that fail without a successful READ, before GETs fail.
 const FAILURES_MAX: u32 = 2;
 
@@ -35,14 +35,14 @@ pub trait Calls {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId {
     number: u64,
-    place: u32,
+    slot: u32,
 }
 
 impl OperationId {
     /// Returns its slot in the window, which no other request in progress has.
     #[must_use]
-    pub fn place(self) -> usize {
-        self.place as usize
+    pub fn slot(self) -> usize {
+        self.slot as usize
     }
 }
 
@@ -61,7 +61,7 @@ pub enum Answer<'a> {
 
 /// A completed request.
 #[derive(Debug)]
-pub struct Ended<'a> {
+pub struct CompletedRequest<'a> {
     /// Identifier of the request.
     pub operation: OperationId,
     /// Its result, borrowed until the next call that returns a request, or the error.
@@ -84,36 +84,36 @@ struct Operation {
     value: Vec<u8>,
     is_there: bool,
     /// `true` if a READ for it is posted.
-    is_looking: bool,
-    looks: u32,
+    is_reading: bool,
+    lookups: u32,
     error: Option<BypassError>,
 }
 
 /// State of the connection for READs.
-enum Way<S> {
+enum ReadPath<S> {
     None,
     /// A queue pair was requested from the server.
-    Opening(CallId, Box<Unconnected>),
+    Opening(CallId, Box<UnconnectedReader>),
     Open(Box<Reader<S>>),
 }
 
 /// The requests of a client.
 pub struct Operations<S> {
     nic: Nic,
-    way: Way<S>,
+    read_path: ReadPath<S>,
     /// Incarnation of the server that granted the connection. Values stored by another incarnation are not read over
     /// it.
-    life: u64,
+    incarnation: u64,
     /// Number of connections lost since the last successful READ.
     failures: u32,
     operations: Vec<Operation>,
     begun: u64,
     free: Vec<usize>,
     /// GETs that were started but have neither READ nor call yet.
-    to_look: VecDeque<usize>,
+    to_look_up: VecDeque<usize>,
     to_call: VecDeque<usize>,
     /// Number of operations for which READs are posted.
-    looking: usize,
+    reading: usize,
     calling: HashMap<CallId, usize>,
     ended: VecDeque<usize>,
     lent: Option<usize>,
@@ -125,27 +125,27 @@ impl<S: Scheme> Operations<S> {
     /// Creates the state for up to `window` requests.
     #[must_use]
     pub fn new(nic: Nic, window: usize) -> Self {
-        let operation = |place| Operation {
-            id: OperationId { number: 0, place },
+        let operation = |slot| Operation {
+            id: OperationId { number: 0, slot },
             kind: Kind::Get,
             key: Vec::new(),
             value: Vec::new(),
             is_there: false,
-            is_looking: false,
-            looks: 0,
+            is_reading: false,
+            lookups: 0,
             error: None,
         };
         Self {
             nic,
-            way: Way::None,
-            life: 0,
+            read_path: ReadPath::None,
+            incarnation: 0,
             failures: 0,
             operations: (0..window as u32).map(operation).collect(),
             begun: 0,
             free: (0..window).rev().collect(),
-            to_look: VecDeque::with_capacity(window),
+            to_look_up: VecDeque::with_capacity(window),
             to_call: VecDeque::with_capacity(window),
-            looking: 0,
+            reading: 0,
             calling: HashMap::with_capacity(2 * window),
             ended: VecDeque::with_capacity(window),
             lent: None,
@@ -172,16 +172,16 @@ impl<S: Scheme> Operations<S> {
         self.available() < self.operations.len()
     }
 
-    /// Returns whether [`Self::next_ended`] would return a request.
+    /// Returns whether [`Self::next_completed`] would return a request.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
+    pub fn has_completed(&self) -> bool {
         !self.ended.is_empty()
     }
 
     /// Returns whether READs are posted.
     #[must_use]
-    pub fn is_looking(&self) -> bool {
-        self.looking > 0
+    pub fn is_reading(&self) -> bool {
+        self.reading > 0
     }
 
     /// Starts a GET.
@@ -191,8 +191,8 @@ impl<S: Scheme> Operations<S> {
     pub fn get(&mut self, key: &[u8], calls: &mut impl Calls) -> Result<OperationId, BypassError> {
         let at = self.begin(Kind::Get, key)?;
         self.counters.gets += 1;
-        self.to_look.push_back(at);
-        self.look_all(calls);
+        self.to_look_up.push_back(at);
+        self.start_lookups(calls);
         Ok(self.operations[at].id)
     }
 
@@ -226,7 +226,7 @@ impl<S: Scheme> Operations<S> {
 
     fn begin(&mut self, kind: Kind, key: &[u8]) -> Result<usize, BypassError> {
         key::check(key)?;
-        self.take_back();
+        self.release_lent();
         let at = self.free.pop().ok_or(BypassError::WindowFull { window: self.operations.len() })?;
         self.begun += 1;
         let operation = &mut self.operations[at];
@@ -234,18 +234,18 @@ impl<S: Scheme> Operations<S> {
         operation.key.clear();
         operation.key.extend_from_slice(key);
         operation.value.clear();
-        (operation.is_there, operation.looks, operation.error) = (false, 0, None);
+        (operation.is_there, operation.lookups, operation.error) = (false, 0, None);
         Ok(at)
     }
 
     /// Makes progress without waiting: processes completed READs, posts others, makes calls.
     #[inline]
     pub fn progress(&mut self, calls: &mut impl Calls) {
-        if self.looking > 0 {
+        if self.reading > 0 {
             self.poll();
         }
-        if !self.to_look.is_empty() {
-            self.look_all(calls);
+        if !self.to_look_up.is_empty() {
+            self.start_lookups(calls);
         }
         if !self.to_call.is_empty() {
             self.call_all(calls);
@@ -253,21 +253,21 @@ impl<S: Scheme> Operations<S> {
     }
 
     /// Returns the next completed request.
-    pub fn next_ended(&mut self) -> Option<Ended<'_>> {
-        self.take_back();
+    pub fn next_completed(&mut self) -> Option<CompletedRequest<'_>> {
+        self.release_lent();
         let at = self.ended.pop_front()?;
         Some(self.lend(at))
     }
 
     /// Returns the result of the request `id` if it has completed.
-    pub fn ended(&mut self, id: OperationId) -> Option<Ended<'_>> {
-        self.take_back();
-        let place = self.ended.iter().position(|at| *at == id.place() && self.operations[*at].id == id)?;
-        let at = self.ended.remove(place)?;
+    pub fn ended(&mut self, id: OperationId) -> Option<CompletedRequest<'_>> {
+        self.release_lent();
+        let position = self.ended.iter().position(|at| *at == id.slot() && self.operations[*at].id == id)?;
+        let at = self.ended.remove(position)?;
         Some(self.lend(at))
     }
 
-    fn lend(&mut self, at: usize) -> Ended<'_> {
+    fn lend(&mut self, at: usize) -> CompletedRequest<'_> {
         self.lent = Some(at);
         let operation = &mut self.operations[at];
         let result = match (operation.error.take(), operation.kind, operation.is_there) {
@@ -277,11 +277,11 @@ impl<S: Scheme> Operations<S> {
             (None, Kind::Delete, true) => Ok(Answer::Deleted),
             (None, _, false) => Ok(Answer::Missing),
         };
-        Ended { operation: operation.id, result }
+        CompletedRequest { operation: operation.id, result }
     }
 
     /// Frees the slot whose value was lent to the caller.
-    fn take_back(&mut self) {
+    fn release_lent(&mut self) {
         self.free.extend(self.lent.take());
     }
 
@@ -296,7 +296,7 @@ impl<S: Scheme> Operations<S> {
 
     /// Records the result of a call. Returns whether the call belongs to this client.
     pub fn called(&mut self, call: CallId, result: Result<&[u8], CallError>) -> bool {
-        if matches!(&self.way, Way::Opening(opening, _) if *opening == call) {
+        if matches!(&self.read_path, ReadPath::Opening(opening, _) if *opening == call) {
             self.opened(result);
             return true;
         }
@@ -332,88 +332,95 @@ impl<S: Scheme> Operations<S> {
     }
 
     /// Starts lookups, opening a connection first if there is none.
-    fn look_all(&mut self, calls: &mut impl Calls) {
-        if matches!(self.way, Way::Open(_)) && self.life != calls.incarnation() {
-            self.leave();
+    fn start_lookups(&mut self, calls: &mut impl Calls) {
+        if matches!(self.read_path, ReadPath::Open(_)) && self.incarnation != calls.incarnation() {
+            self.restart_lookups();
         }
-        if matches!(self.way, Way::None) && !self.to_look.is_empty() {
+        if matches!(self.read_path, ReadPath::None) && !self.to_look_up.is_empty() {
             self.open(calls);
         }
-        while let Way::Open(reader) = &mut self.way
-            && let Some(at) = self.to_look.pop_front()
+        while let ReadPath::Open(reader) = &mut self.read_path
+            && let Some(at) = self.to_look_up.pop_front()
         {
             let operation = &mut self.operations[at];
-            operation.is_looking = true;
-            self.looking += 1;
+            operation.is_reading = true;
+            self.reading += 1;
             if let Err(lost) = reader.begin(at, &operation.key, &mut self.counters) {
-                self.lose(lost, true);
+                self.on_path_lost(lost, true);
             }
         }
     }
 
     fn poll(&mut self) {
-        let Way::Open(reader) = &mut self.way else { return };
+        let ReadPath::Open(reader) = &mut self.read_path else { return };
         let mut ended = [0; AT_ONCE];
         let count = match reader.poll(&mut ended) {
             Ok(count) => count,
-            Err(lost) => return self.lose(lost, true),
+            Err(lost) => return self.on_path_lost(lost, true),
         };
         for at in ended.into_iter().take(count) {
-            if let Err(lost) = self.go_on(at) {
-                return self.lose(lost, true);
+            if let Err(lost) = self.continue_lookup(at) {
+                return self.on_path_lost(lost, true);
             }
         }
     }
 
     /// Continues an operation after a READ of its lookup has completed.
-    fn go_on(&mut self, at: usize) -> Result<(), Lost> {
-        let Way::Open(reader) = &mut self.way else { return Ok(()) };
-        let Some(Operation { key, value, is_looking, looks, .. }) = self.operations.get_mut(at) else {
-            return Err(Lost("a READ ended that nobody posted".into()));
+    fn continue_lookup(&mut self, at: usize) -> Result<(), ReadPathLost> {
+        let ReadPath::Open(reader) = &mut self.read_path else { return Ok(()) };
+        let Some(Operation { key, value, is_reading, lookups, .. }) = self.operations.get_mut(at) else {
+            return Err(ReadPathLost("a READ ended that nobody posted".into()));
         };
         let step = reader.step(at, key, value, &mut self.counters)?;
         self.failures = 0;
-        *looks += u32::from(matches!(step, Step::Torn | Step::Moved(_)));
+        *lookups += u32::from(matches!(step, LookupStep::Torn | LookupStep::Moved(_)));
         match step {
-            Step::Read(_) => return Ok(()),
-            Step::Torn | Step::Moved(_) if *looks < LOOKS_MAX => {
+            LookupStep::Read(_) => return Ok(()),
+            LookupStep::Torn | LookupStep::Moved(_) if *lookups < LOOKUPS_MAX => {
                 return reader.begin(at, key, &mut self.counters);
             }
-            _ => (*is_looking, self.looking) = (false, self.looking - 1),
+            _ => (*is_reading, self.reading) = (false, self.reading - 1),
         }
-        if matches!(step, Step::Torn | Step::Moved(_)) {
+        if matches!(step, LookupStep::Torn | LookupStep::Moved(_)) {
             self.counters.gets_by_call += 1;
             self.to_call.push_back(at);
         } else {
-            self.end(at, Ok(step == Step::Found));
+            self.end(at, Ok(step == LookupStep::Found));
         }
         Ok(())
     }
 
     /// Creates a queue pair and the request for its peer ([`method::OPEN`]).
-    pub(super) fn ask(&mut self, calls: &impl Calls) -> Result<(Unconnected, Vec<u8>), BypassError> {
-        self.life = calls.incarnation();
-        let pair = Unconnected::new(&self.nic, self.operations.len())?;
+    pub(super) fn request_reader(
+        &mut self,
+        calls: &impl Calls,
+    ) -> Result<(UnconnectedReader, Vec<u8>), BypassError> {
+        self.incarnation = calls.incarnation();
+        let pair = UnconnectedReader::new(&self.nic, self.operations.len())?;
         let request = postcard::to_allocvec(&pair.info());
         Ok((pair, request.map_err(|_| no_store::<S>("a queue pair cannot be told"))?))
     }
 
     /// Connects the queue pair as the server's reply states; READs use it from now on.
-    pub(super) fn answered(&mut self, pair: Unconnected, reply: &[u8]) -> Result<(), BypassError> {
+    pub(super) fn connect_reader(
+        &mut self,
+        pair: UnconnectedReader,
+        reply: &[u8],
+    ) -> Result<(), BypassError> {
         let opened: Opened =
             postcard::from_bytes(reply).map_err(|_| no_store::<S>("what it grants is no grant"))?;
         let reader = pair.connect(opened)?.map_err(no_store::<S>)?;
-        self.way = Way::Open(Box::new(reader));
+        self.read_path = ReadPath::Open(Box::new(reader));
         Ok(())
     }
 
     fn open(&mut self, calls: &mut impl Calls) {
-        let (pair, request) = match self.ask(calls) {
+        let (pair, request) = match self.request_reader(calls) {
             Ok(asked) => asked,
             Err(error) => return self.fail(&error.to_string()),
         };
         match calls.submit(method::OPEN, &request) {
-            Ok(call) => self.way = Way::Opening(call, Box::new(pair)),
+            Ok(call) => self.read_path = ReadPath::Opening(call, Box::new(pair)),
             // The call is made later, when others have completed.
             Err(CallError::WindowFull { .. }) => {}
             Err(error) => self.fail(&error.to_string()),
@@ -421,24 +428,31 @@ impl<S: Scheme> Operations<S> {
     }
 
     fn opened(&mut self, result: Result<&[u8], CallError>) {
-        let Way::Opening(_, pair) = std::mem::replace(&mut self.way, Way::None) else { return };
+        let ReadPath::Opening(_, pair) = std::mem::replace(&mut self.read_path, ReadPath::None) else {
+            return;
+        };
         match result {
             Ok(reply) => {
-                if let Err(error) = self.answered(*pair, reply) {
-                    self.lose(Lost(error.to_string()), !matches!(error, BypassError::NoStore { .. }));
+                if let Err(error) = self.connect_reader(*pair, reply) {
+                    self.on_path_lost(
+                        ReadPathLost(error.to_string()),
+                        !matches!(error, BypassError::NoStore { .. }),
+                    );
                 }
             }
             // If it is unknown whether the call was executed, the server may have replaced an older queue pair.
             // Another one can be requested even so.
-            Err(error) => self.lose(Lost(error.to_string()), error.executed() == Executed::Unknown),
+            Err(error) => {
+                self.on_path_lost(ReadPathLost(error.to_string()), error.executed() == Executed::Unknown)
+            }
         }
     }
 
     /// Handles the loss of the connection for READs: opens another one, or fails the GETs.
     #[cold]
-    fn lose(&mut self, Lost(why): Lost, may_try_again: bool) {
+    fn on_path_lost(&mut self, ReadPathLost(why): ReadPathLost, may_try_again: bool) {
         self.failures += 1;
-        self.leave();
+        self.restart_lookups();
         if !may_try_again || self.failures > FAILURES_MAX {
             self.failures = 0;
             self.fail(&why);
@@ -446,20 +460,20 @@ impl<S: Scheme> Operations<S> {
     }
 
     /// Restarts all lookups, which will use another connection.
-    fn leave(&mut self) {
-        self.way = Way::None;
+    fn restart_lookups(&mut self) {
+        self.read_path = ReadPath::None;
         for (at, operation) in self.operations.iter_mut().enumerate() {
-            if std::mem::take(&mut operation.is_looking) {
+            if std::mem::take(&mut operation.is_reading) {
                 operation.value.clear();
-                self.to_look.push_back(at);
+                self.to_look_up.push_back(at);
             }
         }
-        self.looking = 0;
+        self.reading = 0;
     }
 
     /// Fails all GETs that wait for a connection.
     fn fail(&mut self, why: &str) {
-        while let Some(at) = self.to_look.pop_front() {
+        while let Some(at) = self.to_look_up.pop_front() {
             self.end(at, Err(BypassError::Unreadable(why.to_owned())));
         }
     }

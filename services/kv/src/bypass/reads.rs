@@ -3,31 +3,31 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::QpInfo;
-use farcall_link::{Completed, Connection, Nic, PairConfig, Piece, Region, RegionId, Remote, Transport};
+use farcall_link::{Completed, Connection, LocalSlice, Nic, QpSizes, Region, RegionId, Remote, Transport};
 use farcall_verbs::{Access, CqInitAttr, Error, RawCq, Wc};
 
-use super::look::{Look, Step, Table};
+use super::lookup::{KeyLookup, LookupStep, Table};
 use super::service::Opened;
 use super::{ReadCounters, Scheme};
 
 /// Reason, as text, for which READs fail and the connection is no longer usable.
 #[derive(Debug)]
-pub(super) struct Lost(pub String);
+pub(super) struct ReadPathLost(pub String);
 
 /// A queue pair for READs that is not connected yet.
-pub(super) struct Unconnected {
+pub(super) struct UnconnectedReader {
     nic: Nic,
     cq: Box<dyn RawCq>,
     connection: Connection,
     window: usize,
 }
 
-impl Unconnected {
+impl UnconnectedReader {
     /// Creates a queue pair for up to `window` concurrent lookups.
     pub fn new(nic: &Nic, window: usize) -> Result<Self, Error> {
         let depth = window as u32 + 2;
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 2 * depth, channel: None })?;
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: depth,
             recv_depth: 1,
             sges_max: 1,
@@ -60,7 +60,7 @@ impl Unconnected {
             local,
             local_id,
             stride,
-            looks: vec![None; self.window],
+            lookups: vec![None; self.window],
             wcs: [Wc::default(); AT_ONCE],
             table,
             opened,
@@ -82,7 +82,7 @@ pub(super) struct Reader<S> {
     local_id: RegionId,
     /// Distance between the receive buffers of two lookups in bytes.
     stride: usize,
-    looks: Vec<Option<Look>>,
+    lookups: Vec<Option<KeyLookup>>,
     wcs: [Wc; AT_ONCE],
     table: Table<S>,
     opened: Opened,
@@ -94,22 +94,22 @@ pub(super) struct Reader<S> {
 
 impl<S: Scheme> Reader<S> {
     /// Starts the lookup of a key in slot `at` of the window.
-    pub fn begin(&mut self, at: usize, key: &[u8], counters: &mut ReadCounters) -> Result<(), Lost> {
-        let key = self.table.router().key(key).map_err(|error| Lost(error.to_string()))?;
-        let look = Look::new(&self.table, &key, self.moves);
-        self.looks[at] = Some(look);
-        self.read(at, look, counters)
+    pub fn begin(&mut self, at: usize, key: &[u8], counters: &mut ReadCounters) -> Result<(), ReadPathLost> {
+        let key = self.table.router().key(key).map_err(|error| ReadPathLost(error.to_string()))?;
+        let lookup = KeyLookup::new(&self.table, &key, self.moves);
+        self.lookups[at] = Some(lookup);
+        self.read(at, lookup, counters)
     }
 
     /// Polls for completed READs. Writes the slots of their lookups to `ended`, at most [`AT_ONCE`], and returns their
     /// number.
-    pub fn poll(&mut self, ended: &mut [usize; AT_ONCE]) -> Result<usize, Lost> {
-        let count = self.cq.poll(&mut self.wcs).map_err(|error| Lost(error.to_string()))?;
+    pub fn poll(&mut self, ended: &mut [usize; AT_ONCE]) -> Result<usize, ReadPathLost> {
+        let count = self.cq.poll(&mut self.wcs).map_err(|error| ReadPathLost(error.to_string()))?;
         for (wc, ended) in self.wcs[..count].iter().zip(ended) {
             match self.connection.complete(wc) {
                 Completed::Send { tag, .. } => *ended = tag as usize,
                 // A flushed READ has completed as well, but without data.
-                other => return Err(Lost(format!("a READ ended with {other:?}"))),
+                other => return Err(ReadPathLost(format!("a READ ended with {other:?}"))),
             }
         }
         Ok(count)
@@ -122,35 +122,40 @@ impl<S: Scheme> Reader<S> {
         key: &[u8],
         value: &mut Vec<u8>,
         counters: &mut ReadCounters,
-    ) -> Result<Step, Lost> {
-        let Some(mut look) = self.looks.get(at).copied().flatten() else {
-            return Err(Lost("a READ ended that nobody posted".into()));
+    ) -> Result<LookupStep, ReadPathLost> {
+        let Some(mut lookup) = self.lookups.get(at).copied().flatten() else {
+            return Err(ReadPathLost("a READ ended that nobody posted".into()));
         };
-        let (_, _, len_bytes) = self.table.place(look.want());
+        let (_, _, len_bytes) = self.table.place(lookup.target());
         self.bytes.clear();
         self.local.append_to(at * self.stride, len_bytes, &mut self.bytes);
-        let step = look.step(&self.table, key, &self.bytes, value);
-        self.looks[at] = Some(look);
+        let step = lookup.step(&self.table, key, &self.bytes, value);
+        self.lookups[at] = Some(lookup);
         match step {
-            Step::Read(_) => self.read(at, look, counters)?,
-            Step::Missing(moves) | Step::Moved(moves) => self.moves = moves,
-            Step::Torn => counters.torn += 1,
-            Step::Found => {}
-            Step::Impossible(what) => {
-                return Err(Lost(format!("the server stores what no store has: {what}")));
+            LookupStep::Read(_) => self.read(at, lookup, counters)?,
+            LookupStep::Missing(moves) | LookupStep::Moved(moves) => self.moves = moves,
+            LookupStep::Torn => counters.torn += 1,
+            LookupStep::Found => {}
+            LookupStep::Invalid(what) => {
+                return Err(ReadPathLost(format!("the server stores what no store has: {what}")));
             }
         }
-        counters.moved += u64::from(matches!(step, Step::Moved(_)));
+        counters.moved += u64::from(matches!(step, LookupStep::Moved(_)));
         Ok(step)
     }
 
-    fn read(&mut self, at: usize, look: Look, counters: &mut ReadCounters) -> Result<(), Lost> {
-        let (is_in_index, offset, len_bytes) = self.table.place(look.want());
+    fn read(
+        &mut self,
+        at: usize,
+        lookup: KeyLookup,
+        counters: &mut ReadCounters,
+    ) -> Result<(), ReadPathLost> {
+        let (is_in_index, offset, len_bytes) = self.table.place(lookup.target());
         let grant = if is_in_index { &self.opened.index } else { &self.opened.extents };
-        let into = Piece { region: self.local_id, offset: at * self.stride, len_bytes };
+        let into = LocalSlice { region: self.local_id, offset: at * self.stride, len_bytes };
         counters.reads += 1;
         let posted = self.connection.read(into, Remote { grant, offset }, at as u32);
-        posted.map(drop).map_err(|why| Lost(why.to_string()))
+        posted.map(drop).map_err(|why| ReadPathLost(why.to_string()))
     }
 }
 
@@ -176,7 +181,7 @@ mod tests {
     }
 
     fn connect<S: Scheme>(service: &mut Service<S>) -> Reader<S> {
-        let pair = Unconnected::new(&service.nic, 1).unwrap();
+        let pair = UnconnectedReader::new(&service.nic, 1).unwrap();
         let opened = service.open(1, &pair.info()).unwrap();
         pair.connect(opened).unwrap().unwrap()
     }
@@ -196,28 +201,28 @@ mod tests {
         }
 
         /// Performs one lookup to its end.
-        fn try_look(&mut self, key: &[u8]) -> Result<(Step, Vec<u8>), Lost> {
+        fn try_lookup(&mut self, key: &[u8]) -> Result<(LookupStep, Vec<u8>), ReadPathLost> {
             let Self { reader, counters, .. } = self;
             let mut value = Vec::new();
             reader.begin(0, key, counters)?;
             loop {
                 while reader.poll(&mut [0; AT_ONCE])? == 0 {}
                 match reader.step(0, key, &mut value, counters)? {
-                    Step::Read(_) => {}
+                    LookupStep::Read(_) => {}
                     step => return Ok((step, value)),
                 }
             }
         }
 
-        fn look(&mut self, key: &[u8]) -> Step {
-            self.try_look(key).unwrap().0
+        fn lookup(&mut self, key: &[u8]) -> LookupStep {
+            self.try_lookup(key).unwrap().0
         }
     }
 
-    fn what_is_half_written_is_torn<S: Scheme>(inline_bytes: u32) {
+    fn check_half_written_items<S: Scheme>(inline_bytes: u32) {
         let mut ends = Ends::<S>::new(inline_bytes);
         ends.put(b"key", b"value");
-        assert_eq!(ends.try_look(b"key").unwrap(), (Step::Found, b"value".to_vec()));
+        assert_eq!(ends.try_lookup(b"key").unwrap(), (LookupStep::Found, b"value".to_vec()));
         let store = ends.service.store();
         let ([index, extents], router) = (store.regions(), store.router().clone());
         let slot = store.slot_of(&router.key(b"key").unwrap()).unwrap();
@@ -226,23 +231,23 @@ mod tests {
         for (region, offset) in [pair, (index.clone(), at), (index, at + 24)] {
             let word = region.load_relaxed(offset);
             region.store_release(offset, word ^ 1 << 40);
-            assert_eq!(ends.try_look(b"key").unwrap(), (Step::Torn, Vec::new()), "{offset}");
+            assert_eq!(ends.try_lookup(b"key").unwrap(), (LookupStep::Torn, Vec::new()), "{offset}");
             region.store_release(offset, word);
-            assert_eq!(ends.look(b"key"), Step::Found);
+            assert_eq!(ends.lookup(b"key"), LookupStep::Found);
         }
     }
 
     #[test]
-    fn what_is_half_written_is_torn_and_nothing_of_it_is_given() {
-        what_is_half_written_is_torn::<Pilaf>(0);
-        what_is_half_written_is_torn::<Farm>(0);
-        what_is_half_written_is_torn::<Farm>(64);
+    fn rejects_half_written_items_as_torn() {
+        check_half_written_items::<Pilaf>(0);
+        check_half_written_items::<Farm>(0);
+        check_half_written_items::<Farm>(64);
     }
 
     fn a_missing_key_is_missing_once_nothing_moves<S: Scheme>() {
         let mut ends = Ends::<S>::new(0);
-        assert_eq!(ends.look(b"absent"), Step::Moved(0), "nothing is known before");
-        assert_eq!(ends.look(b"absent"), Step::Missing(0));
+        assert_eq!(ends.lookup(b"absent"), LookupStep::Moved(0), "nothing is known before");
+        assert_eq!(ends.lookup(b"absent"), LookupStep::Missing(0));
         let [index, _] = ends.service.store().regions();
         let mut stored = 0_u32;
         while index.load_relaxed(0) == 0 {
@@ -250,15 +255,15 @@ mod tests {
             stored += 1;
         }
         let moves = index.load_relaxed(0);
-        assert_eq!(ends.look(b"absent"), Step::Moved(moves));
-        assert_eq!(ends.look(b"absent"), Step::Missing(moves));
+        assert_eq!(ends.lookup(b"absent"), LookupStep::Moved(moves));
+        assert_eq!(ends.lookup(b"absent"), LookupStep::Missing(moves));
         for number in (0..stored).map(u32::to_le_bytes) {
-            assert_eq!(ends.look(&number), Step::Found, "{number:?}");
+            assert_eq!(ends.lookup(&number), LookupStep::Found, "{number:?}");
         }
     }
 
     #[test]
-    fn a_key_is_missing_only_if_no_entry_moved_meanwhile() {
+    fn reports_a_key_missing_only_if_no_entry_moved() {
         a_missing_key_is_missing_once_nothing_moves::<Pilaf>();
         a_missing_key_is_missing_once_nothing_moves::<Farm>();
     }
@@ -275,17 +280,18 @@ mod tests {
             store.put(&Key::with_hash(b"other", hash), b"2").unwrap();
             for (key, value) in [(&b"one"[..], &b"1"[..]), (b"other", b"2")] {
                 let Ends { reader, counters, .. } = &mut ends;
-                let (look, mut found) = (Look::new(&reader.table, &Key::with_hash(key, hash), 0), Vec::new());
-                reader.looks[0] = Some(look);
-                reader.read(0, look, counters).unwrap();
+                let (lookup, mut found) =
+                    (KeyLookup::new(&reader.table, &Key::with_hash(key, hash), 0), Vec::new());
+                reader.lookups[0] = Some(lookup);
+                reader.read(0, lookup, counters).unwrap();
                 let step = loop {
                     while reader.poll(&mut [0; AT_ONCE]).unwrap() == 0 {}
                     match reader.step(0, key, &mut found, counters).unwrap() {
-                        Step::Read(_) => {}
+                        LookupStep::Read(_) => {}
                         step => break step,
                     }
                 };
-                assert_eq!((step, &found[..]), (Step::Found, value));
+                assert_eq!((step, &found[..]), (LookupStep::Found, value));
             }
         }
     }
@@ -296,24 +302,24 @@ mod tests {
         let index = ends.service.store().regions()[0].clone();
         let reader = &mut ends.reader;
         let (grant, before) = (reader.opened.index, index.load_relaxed(64 + 24));
-        let from = Piece { region: reader.local_id, offset: 0, len_bytes: 8 };
+        let from = LocalSlice { region: reader.local_id, offset: 0, len_bytes: 8 };
         reader.connection.write(from, Remote { grant: &grant, offset: 64 + 24 }).unwrap();
         let mut wcs = [Wc::default(); 1];
         while reader.cq.poll(&mut wcs).unwrap() == 0 {}
         assert_eq!(reader.connection.complete(&wcs[0]), Completed::Failed(WcStatus::REM_INV_REQ_ERR));
         assert_eq!(index.load_relaxed(64 + 24), before);
-        assert!(ends.try_look(b"key").is_err(), "the queue pair is of no use any more");
+        assert!(ends.try_lookup(b"key").is_err(), "the queue pair is of no use any more");
     }
 
     #[test]
     fn keeps_one_read_queue_pair_per_connection_until_it_closes() {
         let mut ends = Ends::<Farm>::new(0);
-        assert_eq!(ends.look(b"absent"), Step::Moved(0));
+        assert_eq!(ends.lookup(b"absent"), LookupStep::Moved(0));
         let second = connect(&mut ends.service);
-        assert!(ends.try_look(b"absent").is_err());
+        assert!(ends.try_lookup(b"absent").is_err());
         ends.reader = second;
-        assert_eq!(ends.look(b"absent"), Step::Moved(0));
+        assert_eq!(ends.lookup(b"absent"), LookupStep::Moved(0));
         ends.service.closed(1);
-        assert!(ends.try_look(b"absent").is_err());
+        assert!(ends.try_lookup(b"absent").is_err());
     }
 }

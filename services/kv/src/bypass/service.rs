@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use farcall_link::bootstrap::QpInfo;
-use farcall_link::{Connection, Nic, PairConfig, RemoteRegion, Transport, os_random};
+use farcall_link::{Connection, Nic, QpSizes, RemoteRegion, Transport, os_random};
 use farcall_rpc::{Call, Handler, HandlerError, Reply, Server, ServerBuilder, ServerError};
 use farcall_verbs::{Access, CqInitAttr, Error, Provider, RawCq};
 use serde::{Deserialize, Serialize};
 
 use super::extents::decode_pair;
 use super::store::Store;
-use super::{BypassConfig, NotStored, Scheme};
+use super::{BypassConfig, PutError, Scheme};
 
 /// Methods of the service. Requests of all but the first contain a key with a length prefix; a PUT is followed by the
 /// value.
@@ -113,7 +113,7 @@ impl<S: Scheme> Service<S> {
 
     fn connect(&self, peer: &QpInfo) -> Result<Connection, Error> {
         self.nic.context.check_owner(peer.gid(), peer.qp_num)?;
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 1,
             recv_depth: 1,
             sges_max: 1,
@@ -131,12 +131,12 @@ fn malformed(what: &str) -> HandlerError {
     HandlerError::new(refusal::MALFORMED, what)
 }
 
-impl From<NotStored> for HandlerError {
-    fn from(why: NotStored) -> Self {
+impl From<PutError> for HandlerError {
+    fn from(why: PutError) -> Self {
         let code = match why {
-            NotStored::IndexFull { .. } => refusal::INDEX_FULL,
-            NotStored::ExtentsFull { .. } => refusal::EXTENTS_FULL,
-            NotStored::TooLarge { .. } => refusal::TOO_LARGE,
+            PutError::IndexFull { .. } => refusal::INDEX_FULL,
+            PutError::ExtentsFull { .. } => refusal::EXTENTS_FULL,
+            PutError::TooLarge { .. } => refusal::TOO_LARGE,
         };
         Self::new(code, why.to_string())
     }

@@ -8,7 +8,7 @@ use farcall_verbs::{Access, Error};
 use super::entry::{Checksums, Entry, Layout};
 use super::extents::{Extents, GRANULE_BYTES, decode_pair, encode_pair};
 use super::index::Index;
-use super::{BypassConfig, NotStored, Scheme};
+use super::{BypassConfig, PutError, Scheme};
 use crate::key::{HashSeed, KEY_MAX_BYTES, Key, Router};
 
 pub(super) struct Store<S> {
@@ -104,9 +104,9 @@ impl<S: Scheme> Store<S> {
     }
 
     /// Stores a value. If there is no capacity, the key keeps its previous value.
-    pub fn put(&mut self, key: &Key<'_>, value: &[u8]) -> Result<(), NotStored> {
+    pub fn put(&mut self, key: &Key<'_>, value: &[u8]) -> Result<(), PutError> {
         if value.len() > self.value_max_bytes {
-            return Err(NotStored::TooLarge { len_bytes: value.len(), max_bytes: self.value_max_bytes });
+            return Err(PutError::TooLarge { len_bytes: value.len(), max_bytes: self.value_max_bytes });
         }
         let old = self.find(key);
         encode_pair(key.bytes(), value, &mut self.pair);
@@ -115,7 +115,7 @@ impl<S: Scheme> Store<S> {
         if !self.layout().is_inline(&entry) {
             let used_bytes = self.extents.used_bytes();
             let Some(granule) = self.extents.alloc(len_bytes) else {
-                return Err(NotStored::ExtentsFull { len_bytes, used_bytes });
+                return Err(PutError::ExtentsFull { len_bytes, used_bytes });
             };
             self.extents.write(granule, &self.pair);
             entry.granule = granule;
@@ -126,7 +126,7 @@ impl<S: Scheme> Store<S> {
         } else if !self.index.insert(entry, &self.pair) {
             self.free(&entry);
             let entries = self.layout().slots::<S>();
-            return Err(NotStored::IndexFull { used: self.index.used(), entries });
+            return Err(PutError::IndexFull { used: self.index.used(), entries });
         }
         Ok(())
     }
@@ -192,7 +192,7 @@ pub(super) mod tests {
         format!("key{number}")
     }
 
-    fn put<S: Scheme>(store: &mut Store<S>, number: u32, value: &[u8]) -> Result<(), NotStored> {
+    fn put<S: Scheme>(store: &mut Store<S>, number: u32, value: &[u8]) -> Result<(), PutError> {
         let (router, name) = (store.router().clone(), name(number));
         store.put(&router.key(name.as_bytes()).unwrap(), value)
     }
@@ -227,7 +227,7 @@ pub(super) mod tests {
                 Err(refused) => break refused,
             }
         };
-        assert_eq!(refused, NotStored::IndexFull { used: stored, entries });
+        assert_eq!(refused, PutError::IndexFull { used: stored, entries });
         assert!(refused.to_string().contains("nothing was changed"));
         for number in 0..stored {
             assert_eq!(get(&mut store, number), Some(number.to_le_bytes().to_vec()), "{number}");
@@ -240,28 +240,28 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_full_index_refuses_in_words_and_loses_nothing() {
+    fn rejects_puts_into_a_full_index_and_loses_nothing() {
         let percents = [fills::<Pilaf>(0), fills::<Farm>(0), fills::<Farm>(32)];
         println!("pilaf, farm, farm with values in its entries: {percents:?} % full at the first refusal");
         assert!(percents[0] >= 75 && percents[1..].iter().all(|percent| *percent >= 40), "{percents:?}");
     }
 
     #[test]
-    fn full_extents_refuse_in_words_and_the_old_value_stays() {
+    fn rejects_puts_into_full_extents_and_keeps_the_old_value() {
         let mut store = store::<Pilaf>(64, 512, 0);
         put(&mut store, 1, &[1; 200]).unwrap();
         put(&mut store, 2, &[2; 200]).unwrap();
         let refused = put(&mut store, 1, &[3; 200]).unwrap_err();
-        assert_eq!(refused, NotStored::ExtentsFull { len_bytes: 205, used_bytes: 512 });
+        assert_eq!(refused, PutError::ExtentsFull { len_bytes: 205, used_bytes: 512 });
         assert_eq!(get(&mut store, 1), Some(vec![1; 200]));
-        assert!(matches!(put(&mut store, 1, &[0; 201]), Err(NotStored::TooLarge { max_bytes: 200, .. })));
+        assert!(matches!(put(&mut store, 1, &[0; 201]), Err(PutError::TooLarge { max_bytes: 200, .. })));
         assert!(delete(&mut store, 2) && !delete(&mut store, 2));
         put(&mut store, 1, &[3; 200]).unwrap();
         assert_eq!(get(&mut store, 1), Some(vec![3; 200]));
     }
 
     #[test]
-    fn impossible_sizes_are_refused_in_words() {
+    fn rejects_invalid_sizes_with_a_reason() {
         let usual = BypassConfig::default();
         for config in [
             usual.entries(0),

@@ -115,32 +115,32 @@ impl KvClient {
         address: &str,
         options: &ClientOptions,
     ) -> Result<Self, KvConnectError> {
-        let (first, pong) = Part::connect(provider, address, 0, options)?;
+        let (first, identity) = Part::connect(provider, address, 0, options)?;
         let mut parts = vec![first];
-        let partitions = u16::try_from(pong.partitions).unwrap_or(u16::MAX);
-        let (mut answered, mut thread) = (pong, 0);
+        let partitions = u16::try_from(identity.partitions).unwrap_or(u16::MAX);
+        let (mut answered, mut thread) = (identity, 0);
         loop {
-            let same = (answered.partitions, answered.seed) == (pong.partitions, pong.seed);
+            let same = (answered.partitions, answered.seed) == (identity.partitions, identity.seed);
             if !same || answered.partition != u32::from(thread) {
                 return Err(KvConnectError::Disagreement {
                     thread,
                     partition: answered.partition,
                     partitions: answered.partitions,
-                    expected: pong.partitions,
+                    expected: identity.partitions,
                 });
             }
             thread += 1;
             if thread >= partitions {
                 break;
             }
-            let (part, pong) = Part::connect(provider, address, thread, options)?;
+            let (part, identity) = Part::connect(provider, address, thread, options)?;
             parts.push(part);
-            answered = pong;
+            answered = identity;
         }
         Ok(Self {
             parts,
-            router: pong.router(),
-            value_max_bytes: pong.value_max_bytes,
+            router: identity.router(),
+            value_max_bytes: identity.value_max_bytes,
             request: Vec::new(),
             reply: Vec::new(),
             split: Split::default(),

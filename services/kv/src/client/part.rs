@@ -6,7 +6,7 @@ use farcall_rpc::{CallError, CallId, Client, ClientOptions};
 use farcall_verbs::Provider;
 
 use super::{KvConnectError, KvError};
-use crate::wire::{Pong, Request, decode_pong};
+use crate::wire::{PingReply, Request, decode_ping_reply};
 
 /// A connection to the thread that owns a partition, with the calls in flight on it.
 pub(super) struct Part {
@@ -22,18 +22,18 @@ impl Part {
         address: &str,
         partition: u16,
         options: &ClientOptions,
-    ) -> Result<(Self, Pong), KvConnectError> {
+    ) -> Result<(Self, PingReply), KvConnectError> {
         let client = Client::connect(provider, address, options.clone().thread(partition))
             .map_err(|source| KvConnectError::Unreachable { partition, source })?;
         let mut part = Self { client, under_way: VecDeque::new() };
         let (mut request, mut reply) = (Vec::new(), Vec::new());
         Request::Ping.encode(&mut request);
-        let pong = part
+        let identity = part
             .call(Request::Ping.method().id(), &request, &mut reply)
             .map_err(KvError::from)
-            .and_then(|()| Ok(decode_pong(&reply)?))
+            .and_then(|()| Ok(decode_ping_reply(&reply)?))
             .map_err(|source| KvConnectError::NoStore { partition, source: Box::new(source) })?;
-        Ok((part, pong))
+        Ok((part, identity))
     }
 
     /// Makes one call and replaces `reply` by its result.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use mio::net::TcpStream;
 
 use super::connections::{Activity, Connections, SocketState};
-use super::forward::{Action, Exchange, ReplyTo};
-use super::replies::{Gathered, Replies};
+use super::forward::{Action, PartitionExchange, ReplyTo};
+use super::replies::{MergedReply, ReplyQueue};
 use crate::key::{Key, KeyError};
 use crate::memcached::{
     Change, Op, Report, ServerInfo, Session, Target, execute, execute_dump, execute_get, execute_short_dump,
@@ -17,17 +17,17 @@ use crate::memcached::{
 use crate::store::{Partition, Prefixes};
 
 /// Limits of one turn of a connection, so that others do not wait long.
-pub(super) struct Allowance {
+pub(super) struct TurnBudget {
     reads: u32,
     /// Maximum number of bytes to read at once, to reply with, and to send. A longer value is left for another turn.
     bytes: usize,
 }
 
 /// The turn of every connection that has work. All other connections wait for it, so it is short.
-pub(super) const SHORT_TURN: Allowance = Allowance { reads: 1, bytes: 64 << 10 };
+pub(super) const SHORT_TURN: TurnBudget = TurnBudget { reads: 1, bytes: 64 << 10 };
 
 /// The turn of connections whose short turn was not sufficient; a round has a few. Unsent replies are bounded as well.
-pub(super) const LONG_TURN: Allowance = Allowance { reads: 4, bytes: usize::MAX };
+pub(super) const LONG_TURN: TurnBudget = TurnBudget { reads: 4, bytes: usize::MAX };
 
 /// Buffers above this capacity are released when they are empty.
 const BUFFER_KEEP_BYTES: usize = 16 << 10;
@@ -35,13 +35,13 @@ const BUFFER_KEEP_BYTES: usize = 16 << 10;
 /// State of the thread that a connection's turn uses.
 pub(super) struct ThreadState<'a> {
     pub(super) partition: &'a mut Partition,
-    pub(super) exchange: Option<&'a mut Exchange>,
+    pub(super) exchange: Option<&'a mut PartitionExchange>,
     pub(super) connections: &'a Connections,
     pub(super) info: &'a ServerInfo,
     pub(super) now_ms: u64,
     /// Limit of unsent replies above which no further command is executed.
     pub(super) unsent_max_bytes: usize,
-    pub(super) allowance: &'static Allowance,
+    pub(super) budget: &'static TurnBudget,
     /// Number of bytes read, replied with and sent in this turn.
     pub(super) moved_bytes: usize,
     /// Number of bytes read from the socket in this turn.
@@ -54,7 +54,7 @@ pub(super) struct ThreadState<'a> {
 
 /// Next action of the event loop for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextAction {
     /// Wait for its socket or for other threads.
     Wait,
     /// Give it a long turn.
@@ -72,7 +72,7 @@ pub(super) struct Connection {
     session: Session,
     /// Bytes of an incomplete command.
     pending: Vec<u8>,
-    pub(super) replies: Replies,
+    pub(super) replies: ReplyQueue,
     /// Memory of its buffers as last accounted.
     pub(super) counted_bytes: usize,
     /// `true` if it waits for a long turn.
@@ -94,7 +94,7 @@ impl Connection {
             activity,
             session: Session::new(),
             pending: Vec::new(),
-            replies: Replies::default(),
+            replies: ReplyQueue::default(),
             counted_bytes: 0,
             awaits_long_turn: false,
             readable: true,
@@ -105,7 +105,7 @@ impl Connection {
     }
 
     /// Records the readiness reported for the socket.
-    pub(super) fn note(&mut self, readable: bool, writable: bool, ending: bool) {
+    pub(super) fn set_ready(&mut self, readable: bool, writable: bool, ending: bool) {
         self.readable |= readable || ending;
         self.ending |= ending;
         self.writable |= writable;
@@ -115,18 +115,18 @@ impl Connection {
     ///
     /// # Errors
     /// Returns any error of the socket; the connection is lost then.
-    pub(super) fn turn(&mut self, place: usize, thread: &mut ThreadState<'_>) -> io::Result<Next> {
+    pub(super) fn turn(&mut self, place: usize, thread: &mut ThreadState<'_>) -> io::Result<NextAction> {
         let mut next = self.take_input(place, thread)?;
         self.send(thread)?;
         self.activity.note_state(self.state());
         let unsent_max_bytes = thread.unsent_max_bytes;
         let can_send = self.writable && self.replies.unsent_bytes() > 0;
-        if next == Next::Wait && (can_send || self.can_go_on(unsent_max_bytes)) {
+        if next == NextAction::Wait && (can_send || self.can_execute(unsent_max_bytes)) {
             // There is more work than a turn allows, or the write freed space for replies to commands that have
             // arrived.
-            next = Next::Again;
+            next = NextAction::Again;
         }
-        if self.is_over(unsent_max_bytes) { Ok(Next::Close) } else { Ok(next) }
+        if self.has_ended(unsent_max_bytes) { Ok(NextAction::Close) } else { Ok(next) }
     }
 
     fn state(&self) -> SocketState {
@@ -137,13 +137,13 @@ impl Connection {
         }
     }
 
-    fn can_go_on(&self, unsent_max_bytes: usize) -> bool {
+    fn can_execute(&self, unsent_max_bytes: usize) -> bool {
         let has_input = self.pending.len() >= self.session.wants_bytes().max(1) || self.readable;
         has_input && !self.session.is_closed() && self.replies.has_room(unsent_max_bytes)
     }
 
-    fn is_over(&self, unsent_max_bytes: usize) -> bool {
-        (self.session.is_closed() || (self.ended && !self.can_go_on(unsent_max_bytes)))
+    fn has_ended(&self, unsent_max_bytes: usize) -> bool {
+        (self.session.is_closed() || (self.ended && !self.can_execute(unsent_max_bytes)))
             && self.replies.is_done()
     }
 
@@ -153,8 +153,8 @@ impl Connection {
         self.pending.capacity() + self.replies.held_bytes()
     }
 
-    fn take_input(&mut self, place: usize, thread: &mut ThreadState<'_>) -> io::Result<Next> {
-        for _ in 0..thread.allowance.reads {
+    fn take_input(&mut self, place: usize, thread: &mut ThreadState<'_>) -> io::Result<NextAction> {
+        for _ in 0..thread.budget.reads {
             if self.pending.len() >= self.session.wants_bytes().max(1) {
                 let pending = std::mem::take(&mut self.pending);
                 let (consumed, stopped) = self.feed(&pending, place, thread);
@@ -183,12 +183,12 @@ impl Connection {
         if self.pending.is_empty() && self.pending.capacity() > BUFFER_KEEP_BYTES {
             self.pending = Vec::new();
         }
-        Ok(Next::Wait)
+        Ok(NextAction::Wait)
     }
 
     /// Reads once into the shared buffer. Returns the number of bytes, zero if none were available.
     fn read(&mut self, thread: &mut ThreadState<'_>) -> io::Result<usize> {
-        let room = thread.read_buffer.len().min(thread.allowance.bytes);
+        let room = thread.read_buffer.len().min(thread.budget.bytes);
         loop {
             match self.stream.read(&mut thread.read_buffer[..room]) {
                 Ok(0) => {
@@ -215,8 +215,13 @@ impl Connection {
 
     /// Executes the complete commands at the start of `input`. Returns the number of bytes consumed, and the next
     /// action if the execution stopped early.
-    fn feed(&mut self, input: &[u8], place: usize, thread: &mut ThreadState<'_>) -> (usize, Option<Next>) {
-        let made_before_bytes = self.replies.made_bytes();
+    fn feed(
+        &mut self,
+        input: &[u8],
+        place: usize,
+        thread: &mut ThreadState<'_>,
+    ) -> (usize, Option<NextAction>) {
+        let stored_before_bytes = self.replies.stored_bytes();
         let mut target = Routed {
             partition: thread.partition,
             exchange: thread.exchange.as_deref_mut(),
@@ -226,14 +231,14 @@ impl Connection {
             now_ms: thread.now_ms,
             replies: &mut self.replies,
             unsent_max_bytes: thread.unsent_max_bytes,
-            made_max_bytes: made_before_bytes.saturating_add(thread.allowance.bytes),
-            value_max_bytes: thread.allowance.bytes,
+            stored_max_bytes: stored_before_bytes.saturating_add(thread.budget.bytes),
+            value_max_bytes: thread.budget.bytes,
             reply_to: ReplyTo { connection: place, connection_id: self.id, part: 0 },
             stopped: None,
         };
         let consumed = self.session.feed_into(input, &mut target);
         let stopped = target.stopped;
-        thread.moved_bytes += self.replies.made_bytes() - made_before_bytes;
+        thread.moved_bytes += self.replies.stored_bytes() - stored_before_bytes;
         if consumed > 0 {
             self.activity.note_commands(thread.now_ms);
         }
@@ -242,7 +247,7 @@ impl Connection {
 
     /// Writes the finished replies, as far as the turn and the socket allow.
     fn send(&mut self, thread: &mut ThreadState<'_>) -> io::Result<()> {
-        let mut left_bytes = thread.allowance.bytes.min(self.replies.unsent_bytes());
+        let mut left_bytes = thread.budget.bytes.min(self.replies.unsent_bytes());
         while self.writable && left_bytes > 0 {
             match self.stream.write(&self.replies.ready[self.replies.sent..][..left_bytes]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -282,30 +287,30 @@ impl Connection {
 /// The target of a session: the partition of this thread, and others through the exchange.
 struct Routed<'a> {
     partition: &'a mut Partition,
-    exchange: Option<&'a mut Exchange>,
+    exchange: Option<&'a mut PartitionExchange>,
     connections: &'a Connections,
     /// Socket of the connection itself.
     socket: RawFd,
     info: &'a ServerInfo,
     now_ms: u64,
-    replies: &'a mut Replies,
+    replies: &'a mut ReplyQueue,
     unsent_max_bytes: usize,
     /// Length of the replies at which this turn ends.
-    made_max_bytes: usize,
+    stored_max_bytes: usize,
     /// Maximum length of a value in this turn; longer values are left for another turn.
     value_max_bytes: usize,
     reply_to: ReplyTo,
     /// Next action if an operation could not be accepted.
-    stopped: Option<Next>,
+    stopped: Option<NextAction>,
 }
 
 impl Routed<'_> {
     fn forward(&mut self, owner: u32, action: Action, text: &[u8], data: &[u8]) -> bool {
         let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.has_room(owner)) else {
-            self.stopped = Some(Next::WhenForwarded);
+            self.stopped = Some(NextAction::WhenForwarded);
             return false;
         };
-        let part = self.replies.await_one();
+        let part = self.replies.reserve_one();
         exchange.push(owner, ReplyTo { part, ..self.reply_to }, action, text, data);
         true
     }
@@ -318,7 +323,7 @@ impl Routed<'_> {
         let is_too_long = max_bytes < self.partition.longest_value_bytes()
             && self.partition.peek(key, self.now_ms).is_some_and(|item| item.value.len() > max_bytes);
         if is_too_long {
-            self.stopped = Some(Next::Again);
+            self.stopped = Some(NextAction::Again);
         }
         is_too_long
     }
@@ -328,23 +333,23 @@ impl Routed<'_> {
     }
 
     /// Forwards the action to all other partitions; returns whether the exchange accepted it.
-    fn everywhere(&mut self, action: Action, gathered: Gathered) -> bool {
+    fn everywhere(&mut self, action: Action, merged: MergedReply) -> bool {
         let Some(exchange) = self.exchange.as_mut() else { return false };
         if !exchange.has_room_everywhere() {
-            self.stopped = Some(Next::WhenForwarded);
+            self.stopped = Some(NextAction::WhenForwarded);
             return false;
         }
-        let part = self.replies.await_all(exchange.others(), gathered);
+        let part = self.replies.reserve_all(exchange.others(), merged);
         exchange.push_everywhere(ReplyTo { part, ..self.reply_to }, action);
         true
     }
 
     fn change(&mut self, change: Change, reply: &'static [u8]) -> bool {
-        let reply = change.answer(reply, self.partition);
-        if self.exchange.is_some() && !self.everywhere(Action::Change(change), Gathered::Done(reply)) {
+        let reply = change.reply_or_error(reply, self.partition);
+        if self.exchange.is_some() && !self.everywhere(Action::Change(change), MergedReply::Done(reply)) {
             return false;
         }
-        change.make(self.partition, self.now_ms);
+        change.apply(self.partition, self.now_ms);
         if self.exchange.is_none() {
             self.replies.local(|out| out.extend_from_slice(reply));
         }
@@ -354,7 +359,7 @@ impl Routed<'_> {
     fn report(&mut self, report: Report) -> bool {
         let own = self.partition.stats();
         if self.exchange.is_some() {
-            return self.everywhere(Action::Stats, Gathered::Report(Box::new((report, own))));
+            return self.everywhere(Action::Stats, MergedReply::Report(Box::new((report, own))));
         }
         let (info, now_ms) = (self.info, self.now_ms);
         self.replies.local(|out| report.render(&own, info, now_ms, out));
@@ -370,7 +375,7 @@ impl Routed<'_> {
         let (mut own, mut sum) = (Vec::new(), Box::<Prefixes>::default());
         self.partition.prefixes.encode(&mut own);
         sum.add_encoded(&own);
-        self.everywhere(Action::Prefixes, Gathered::Prefixes(sum))
+        self.everywhere(Action::Prefixes, MergedReply::Prefixes(sum))
     }
 
     /// Lists a part of all items. Parts are numbered by partition; every partition has the same number of parts.
@@ -389,7 +394,7 @@ impl Routed<'_> {
 impl Target for Routed<'_> {
     #[inline]
     fn has_room(&self) -> bool {
-        self.replies.has_room(self.unsent_max_bytes) && self.replies.made_bytes() < self.made_max_bytes
+        self.replies.has_room(self.unsent_max_bytes) && self.replies.stored_bytes() < self.stored_max_bytes
     }
 
     #[inline]

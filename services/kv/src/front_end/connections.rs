@@ -15,10 +15,10 @@ const LISTED_AT_ONCE: usize = 64;
 
 /// The sockets by their descriptors. Threads change the list when they add or close connections.
 #[derive(Debug, Default)]
-pub(super) struct Connections(Mutex<BTreeMap<RawFd, Listed>>);
+pub(super) struct Connections(Mutex<BTreeMap<RawFd, ListedSocket>>);
 
 #[derive(Debug)]
-struct Listed {
+struct ListedSocket {
     address: String,
     /// `None` for a listener.
     listen_address: Option<String>,
@@ -83,7 +83,7 @@ impl Connections {
         let activity = Arc::<Activity>::default();
         activity.note_state(state);
         activity.note_commands(now_ms);
-        self.lock().insert(fd, Listed { address, listen_address, activity: Arc::clone(&activity) });
+        self.lock().insert(fd, ListedSocket { address, listen_address, activity: Arc::clone(&activity) });
         activity
     }
 
@@ -96,8 +96,8 @@ impl Connections {
     /// requested the list.
     pub(super) fn list(&self, after: &mut RawFd, asking: RawFd, now_ms: u64, out: &mut Vec<u8>) {
         let sockets = self.lock();
-        let mut behind = sockets.range((Excluded(*after), Unbounded));
-        for (&fd, listed) in behind.by_ref().take(LISTED_AT_ONCE) {
+        let mut following = sockets.range((Excluded(*after), Unbounded));
+        for (&fd, listed) in following.by_ref().take(LISTED_AT_ONCE) {
             *after = fd;
             let mut say = |what: &str, value: &str| {
                 out.extend_from_slice(b"STAT ");
@@ -115,13 +115,13 @@ impl Connections {
             let idle_ms = now_ms.saturating_sub(listed.activity.last_command_ms.load(Ordering::Relaxed));
             say("secs_since_last_cmd", &(idle_ms / 1000).to_string());
         }
-        if behind.next().is_none() {
+        if following.next().is_none() {
             *after = ALL_LISTED;
         }
     }
 
     /// A panic of another thread leaves a consistent list, because each change is a single call.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<RawFd, Listed>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RawFd, ListedSocket>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

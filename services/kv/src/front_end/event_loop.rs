@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use farcall_drive::{AcceptRest, Seldom};
+use farcall_drive::{AcceptBackoff, LogThrottle};
 use farcall_stats::Block;
 use mio::event::Source;
 use mio::net::TcpStream;
@@ -16,9 +16,9 @@ use thiserror::Error;
 
 use super::FrontEndConfig;
 use super::buffers::Buffers;
-use super::connection::{Allowance, Connection, LONG_TURN, Next, SHORT_TURN, ThreadState};
+use super::connection::{Connection, LONG_TURN, NextAction, SHORT_TURN, ThreadState, TurnBudget};
 use super::connections::Connections;
-use super::forward::{Exchange, exchanges};
+use super::forward::{PartitionExchange, exchanges};
 use super::listener::Listener;
 use crate::memcached::ServerInfo;
 use crate::store::Partition;
@@ -64,7 +64,7 @@ pub struct FrontEnd {
     poll: Poll,
     events: Events,
     listeners: Vec<Listener>,
-    rest: AcceptRest,
+    backoff: AcceptBackoff,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     next_id: u64,
@@ -74,15 +74,15 @@ pub struct FrontEnd {
     long: VecDeque<usize>,
     /// Connections that wait for batches to be returned.
     stalled: Vec<usize>,
-    exchange: Option<Exchange>,
+    exchange: Option<PartitionExchange>,
     /// Thread to which the next connection is assigned.
     next_thread: u32,
     threads: u32,
     read_buffer: Vec<u8>,
     reply_buffer: Vec<u8>,
     buffers: Buffers,
-    refusals: Seldom,
-    sheds: Seldom,
+    refusals: LogThrottle,
+    sheds: LogThrottle,
     counts: Arc<ConnectionCounts>,
     counters: Block<FrontEndCounters>,
     config: FrontEndConfig,
@@ -126,7 +126,7 @@ impl FrontEnd {
             polls.push(poll);
             wakers.push(Arc::new(waker));
         }
-        let mut exchanges: Vec<Option<Exchange>> =
+        let mut exchanges: Vec<Option<PartitionExchange>> =
             if threads > 1 { exchanges(&wakers).into_iter().map(Some).collect() } else { vec![None] };
         let mut front_ends: Vec<FrontEnd> = polls
             .into_iter()
@@ -143,7 +143,7 @@ impl FrontEnd {
     fn new(
         number: usize,
         poll: Poll,
-        exchange: Option<Exchange>,
+        exchange: Option<PartitionExchange>,
         threads: u32,
         counts: Arc<ConnectionCounts>,
         config: FrontEndConfig,
@@ -152,7 +152,7 @@ impl FrontEnd {
             poll,
             events: Events::with_capacity(EVENTS_PER_WAIT),
             listeners: Vec::new(),
-            rest: AcceptRest::new("memcached front ends"),
+            backoff: AcceptBackoff::new("memcached front ends"),
             connections: Vec::new(),
             free: Vec::new(),
             next_id: 0,
@@ -168,8 +168,8 @@ impl FrontEnd {
                 config.buffers_max_bytes / threads as usize,
                 Arc::clone(&counts.buffer_bytes),
             ),
-            refusals: Seldom::default(),
-            sheds: Seldom::default(),
+            refusals: LogThrottle::default(),
+            sheds: LogThrottle::default(),
             counts,
             counters: Block::new(&format!("kv front end {number}"), 0),
             config,
@@ -201,8 +201,8 @@ impl FrontEnd {
 
     /// Returns the time after which [`FrontEnd::poll`] has work that its descriptor does not announce: `accept` failed
     /// and is retried.
-    pub fn rests_for(&self) -> Option<Duration> {
-        self.rest.left()
+    pub fn retry_delay(&self) -> Option<Duration> {
+        self.backoff.remaining()
     }
 
     /// Returns the number of open connections of this front end.
@@ -237,8 +237,8 @@ impl FrontEnd {
         }
         let now_ms = now_ms();
         let mut due = std::mem::take(&mut self.due);
-        self.note_events(now_ms, &mut due);
-        self.take_given(now_ms, &mut due);
+        self.handle_events(now_ms, &mut due);
+        self.accept_assigned(now_ms, &mut due);
         self.exchange(partition, now_ms, &mut due);
         let mut turns = due.len();
         for place in due.drain(..) {
@@ -264,12 +264,12 @@ impl FrontEnd {
         if !self.long.is_empty() {
             return Some(Duration::ZERO);
         }
-        timeout.into_iter().chain(self.rest.left()).min()
+        timeout.into_iter().chain(self.backoff.remaining()).min()
     }
 
     /// Passes reported readiness to the connections, and accepts new ones.
-    fn note_events(&mut self, now_ms: u64, due: &mut Vec<usize>) {
-        let mut accept = self.rest.is_over();
+    fn handle_events(&mut self, now_ms: u64, due: &mut Vec<usize>) {
+        let mut accept = self.backoff.take_expired();
         for event in &self.events {
             match event.token() {
                 WAKER => {}
@@ -279,7 +279,7 @@ impl FrontEnd {
                     if let Some(Some(connection)) = self.connections.get_mut(place) {
                         // A read returns errors and hang-ups.
                         let ended = event.is_error() || event.is_read_closed();
-                        connection.note(event.is_readable(), event.is_writable(), ended);
+                        connection.set_ready(event.is_readable(), event.is_writable(), ended);
                         due.push(place);
                     }
                 }
@@ -295,7 +295,7 @@ impl FrontEnd {
             loop {
                 match self.listeners[listener].accept() {
                     Ok(stream) => self.admit(stream, now_ms, due),
-                    Err(error) if self.rest.goes_on_after(&error) => {}
+                    Err(error) if self.backoff.should_retry(&error) => {}
                     Err(_) => break,
                 }
             }
@@ -324,7 +324,7 @@ impl FrontEnd {
         let to = self.next_thread;
         self.next_thread = (to + 1) % self.threads;
         let own = match &self.exchange {
-            Some(exchange) if to != 0 => exchange.give_connection(to, stream).err(),
+            Some(exchange) if to != 0 => exchange.pass_connection(to, stream).err(),
             _ => Some(stream),
         };
         if let Some(stream) = own {
@@ -332,8 +332,8 @@ impl FrontEnd {
         }
     }
 
-    fn take_given(&mut self, now_ms: u64, due: &mut Vec<usize>) {
-        while let Some(stream) = self.exchange.as_ref().and_then(Exchange::next_connection) {
+    fn accept_assigned(&mut self, now_ms: u64, due: &mut Vec<usize>) {
+        while let Some(stream) = self.exchange.as_ref().and_then(PartitionExchange::next_connection) {
             self.adopt(stream, now_ms, due);
         }
     }
@@ -388,7 +388,7 @@ impl FrontEnd {
     fn turn(
         &mut self,
         place: usize,
-        allowance: &'static Allowance,
+        budget: &'static TurnBudget,
         partition: &mut Partition,
         now_ms: u64,
     ) -> usize {
@@ -405,13 +405,13 @@ impl FrontEnd {
             info: &info,
             now_ms,
             unsent_max_bytes: self.buffers.unsent_max_bytes(),
-            allowance,
+            budget,
             moved_bytes: 0,
             read_bytes: 0,
             written_bytes: 0,
             read_buffer: &mut self.read_buffer,
         };
-        let next = connection.turn(place, &mut thread).unwrap_or(Next::Close);
+        let next = connection.turn(place, &mut thread).unwrap_or(NextAction::Close);
         let moved_bytes = thread.moved_bytes;
         let (read_bytes, written_bytes) = (thread.read_bytes, thread.written_bytes);
         connection.return_buffer(&mut self.reply_buffer);
@@ -422,15 +422,15 @@ impl FrontEnd {
         self.counts.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
         self.counts.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
         match next {
-            Next::Wait => {}
-            Next::Again => {
+            NextAction::Wait => {}
+            NextAction::Again => {
                 connection.awaits_long_turn = true;
                 self.long.push_back(place);
             }
-            Next::WhenForwarded => self.stalled.push(place),
-            Next::Close => self.close(place),
+            NextAction::WhenForwarded => self.stalled.push(place),
+            NextAction::Close => self.close(place),
         }
-        while self.buffers.is_over() && self.shed() {}
+        while self.buffers.is_over_limit() && self.shed() {}
         moved_bytes
     }
 

@@ -1,8 +1,8 @@
 //! Commands for another thread's partition: sent to the owner in batches, and returned in batches with the replies.
 //!
-//! Each server thread has an [`Exchange`]. The commands that one thread forwards to another during a turn are sent as
-//! one batch through a bounded channel, with one wake-up. The owner executes the batch on its partition and returns it
-//! with the replies. Batches are reused, and a thread never has more than [`BATCHES_MAX`] of them at one owner, so
+//! Each server thread has a [`PartitionExchange`]. The commands that one thread forwards to another during a turn are
+//! sent as one batch through a bounded channel, with one wake-up. The owner executes the batch on its partition and
+//! returns it with the replies. Batches are reused, and a thread never has more than [`BATCHES_MAX`] of them at one owner, so
 //! that the channels cannot overflow. When all are in use, the connections concerned wait.
 //!
 //! A batch whose replies become long is returned before all of it has been executed. Its sender delivers the replies
@@ -42,18 +42,18 @@ const CONNECTIONS_WAITING_MAX: usize = 256;
 const SHUT_DOWN: &[u8] = b"SERVER_ERROR the owner of this key has shut down\r\n";
 
 /// The part of the exchange that belongs to one thread.
-pub(super) struct Exchange {
+pub(super) struct PartitionExchange {
     /// Number of this thread.
     here: u32,
-    channels: Vec<Channel>,
+    channels: Vec<PartitionChannel>,
     received: Receiver<Message>,
     /// For each thread, the later batches that it sent while one of its batches is executed in part.
-    behind: Vec<Option<VecDeque<Batch>>>,
+    deferred_batches: Vec<Option<VecDeque<Batch>>>,
     connections: Receiver<TcpStream>,
 }
 
 /// The channel to one thread. The channel to the thread itself is used only for refusals.
-struct Channel {
+struct PartitionChannel {
     messages: SyncSender<Message>,
     connections: SyncSender<TcpStream>,
     waker: Arc<Waker>,
@@ -110,7 +110,7 @@ pub(super) enum Action {
 }
 
 /// Creates the exchanges of `wakers.len()` threads.
-pub(super) fn exchanges(wakers: &[Arc<Waker>]) -> Vec<Exchange> {
+pub(super) fn exchanges(wakers: &[Arc<Waker>]) -> Vec<PartitionExchange> {
     let threads = wakers.len();
     // Capacity for every batch that can be in flight: requests of other threads and replies to this one.
     let (senders, receivers): (Vec<_>, Vec<_>) =
@@ -119,18 +119,18 @@ pub(super) fn exchanges(wakers: &[Arc<Waker>]) -> Vec<Exchange> {
         wakers.iter().map(|_| sync_channel(CONNECTIONS_WAITING_MAX)).unzip();
     let new_exchange =
         |(here, (received, connections)): (usize, (Receiver<Message>, Receiver<TcpStream>))| {
-            let channel = |(there, waker): (usize, &Arc<Waker>)| Channel {
+            let channel = |(there, waker): (usize, &Arc<Waker>)| PartitionChannel {
                 messages: senders[there].clone(),
                 connections: connection_senders[there].clone(),
                 waker: waker.clone(),
                 open: Batch::between(here, there),
                 spare: (1..BATCHES_MAX).map(|_| Batch::between(here, there)).collect(),
             };
-            Exchange {
+            PartitionExchange {
                 here: here as u32,
                 channels: wakers.iter().enumerate().map(channel).collect(),
                 received,
-                behind: wakers.iter().map(|_| None).collect(),
+                deferred_batches: wakers.iter().map(|_| None).collect(),
                 connections,
             }
         };
@@ -177,7 +177,7 @@ impl Batch {
                     }
                 }
                 Action::Line => execute_line(key, data, partition, now_ms, &mut self.replies),
-                Action::Change(change) => change.make(partition, now_ms),
+                Action::Change(change) => change.apply(partition, now_ms),
                 Action::Dump(part) => execute_dump(part, partition, now_ms, &mut self.replies),
                 Action::Prefixes => partition.prefixes.encode(&mut self.replies),
                 Action::Stats => encode_stats(&partition.stats(), &mut self.replies),
@@ -223,7 +223,7 @@ fn execute_line(line: &[u8], data: &[u8], partition: &mut Partition, now_ms: u64
     }
 }
 
-impl Exchange {
+impl PartitionExchange {
     /// Returns the number of other threads.
     pub(super) fn others(&self) -> u32 {
         self.channels.len() as u32 - 1
@@ -240,7 +240,7 @@ impl Exchange {
         (0..self.channels.len() as u32).all(|owner| owner == self.here || self.has_room(owner))
     }
 
-    /// Adds a command for `owner`, which must have room. [`Exchange::send_all`] sends it.
+    /// Adds a command for `owner`, which must have room. [`PartitionExchange::send_all`] sends it.
     pub(super) fn push(&mut self, owner: u32, to: ReplyTo, action: Action, key: &[u8], data: &[u8]) {
         if self.channels[owner as usize].open.is_full() {
             self.send(owner as usize);
@@ -319,13 +319,13 @@ impl Exchange {
     /// Executes a batch and the later batches of its sender, or defers it while an earlier one is incomplete.
     fn serve(&mut self, batch: Batch, partition: &mut Partition, now_ms: u64) {
         let from = batch.from as usize;
-        let mut behind = match self.behind[from].take() {
-            Some(mut behind) if !batch.is_rest => {
-                behind.push_back(batch);
-                self.behind[from] = Some(behind);
+        let mut deferred_batches = match self.deferred_batches[from].take() {
+            Some(mut deferred_batches) if !batch.is_rest => {
+                deferred_batches.push_back(batch);
+                self.deferred_batches[from] = Some(deferred_batches);
                 return;
             }
-            behind => behind.unwrap_or_default(),
+            deferred_batches => deferred_batches.unwrap_or_default(),
         };
         let mut next = Some(batch);
         while let Some(mut batch) = next {
@@ -336,15 +336,15 @@ impl Exchange {
                 drop(channel.waker.wake());
             }
             if !is_whole {
-                self.behind[from] = Some(behind);
+                self.deferred_batches[from] = Some(deferred_batches);
                 return;
             }
-            next = behind.pop_front();
+            next = deferred_batches.pop_front();
         }
     }
 
     /// Passes a connection to another thread. Returns it if that thread has too many waiting.
-    pub(super) fn give_connection(&self, to: u32, stream: TcpStream) -> Result<(), TcpStream> {
+    pub(super) fn pass_connection(&self, to: u32, stream: TcpStream) -> Result<(), TcpStream> {
         let channel = &self.channels[to as usize];
         match channel.connections.try_send(stream) {
             Ok(()) => {

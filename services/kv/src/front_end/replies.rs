@@ -14,7 +14,7 @@ const SENT_KEEP_BYTES: usize = 64 << 10;
 
 /// Replies in order: bytes that can be sent, then parts of which the first is not complete yet.
 #[derive(Debug, Default)]
-pub(super) struct Replies {
+pub(super) struct ReplyQueue {
     /// Replies that can be sent; the first `sent` bytes have been sent.
     pub(super) ready: Vec<u8>,
     pub(super) sent: usize,
@@ -36,39 +36,39 @@ enum Part {
     Waiting,
     Gathering {
         left: u32,
-        gathered: Gathered,
+        merged: MergedReply,
     },
 }
 
 /// A reply to which several threads contribute.
 #[derive(Debug)]
-pub(super) enum Gathered {
+pub(super) enum MergedReply {
     /// The threads only confirm completion; the reply is this text.
     Done(&'static [u8]),
     Report(Box<(Report, Stats)>),
     Prefixes(Box<Prefixes>),
 }
 
-impl Gathered {
+impl MergedReply {
     /// Adds the contribution of a thread. A thread that has shut down contributes nothing.
     fn add(&mut self, contribution: &[u8]) {
         match self {
-            Gathered::Done(_) => {}
-            Gathered::Report(report) => report.1 += &decode_stats(contribution).unwrap_or_default(),
-            Gathered::Prefixes(prefixes) => prefixes.add_encoded(contribution),
+            MergedReply::Done(_) => {}
+            MergedReply::Report(report) => report.1 += &decode_stats(contribution).unwrap_or_default(),
+            MergedReply::Prefixes(prefixes) => prefixes.add_encoded(contribution),
         }
     }
 
     fn render(&self, info: &ServerInfo, now_ms: u64, out: &mut Vec<u8>) {
         match self {
-            Gathered::Done(reply) => out.extend_from_slice(reply),
-            Gathered::Report(report) => report.0.render(&report.1, info, now_ms, out),
-            Gathered::Prefixes(prefixes) => list_prefixes(prefixes, out),
+            MergedReply::Done(reply) => out.extend_from_slice(reply),
+            MergedReply::Report(report) => report.0.render(&report.1, info, now_ms, out),
+            MergedReply::Prefixes(prefixes) => list_prefixes(prefixes, out),
         }
     }
 }
 
-impl Replies {
+impl ReplyQueue {
     /// Returns whether another command may start.
     pub(super) fn has_room(&self, max_bytes: usize) -> bool {
         self.waiting * AWAITED_BYTES + self.unsent_bytes() + self.blocked.len() < max_bytes
@@ -81,7 +81,7 @@ impl Replies {
 
     /// Returns the number of stored bytes, including sent ones.
     #[inline]
-    pub(super) fn made_bytes(&self) -> usize {
+    pub(super) fn stored_bytes(&self) -> usize {
         self.ready.len() + self.blocked.len()
     }
 
@@ -126,13 +126,13 @@ impl Replies {
     }
 
     /// Reserves the position of a reply that another thread produces. Returns its number.
-    pub(super) fn await_one(&mut self) -> u64 {
+    pub(super) fn reserve_one(&mut self) -> u64 {
         self.push_waiting(Part::Waiting)
     }
 
     /// Reserves the position of a reply to which `threads` other threads contribute. Returns its number.
-    pub(super) fn await_all(&mut self, threads: u32, gathered: Gathered) -> u64 {
-        self.push_waiting(Part::Gathering { left: threads, gathered })
+    pub(super) fn reserve_all(&mut self, threads: u32, merged: MergedReply) -> u64 {
+        self.push_waiting(Part::Gathering { left: threads, merged })
     }
 
     fn push_waiting(&mut self, part: Part) -> u64 {
@@ -149,13 +149,13 @@ impl Replies {
         match slot {
             Part::Written { .. } => return,
             Part::Waiting => self.blocked.extend_from_slice(reply),
-            Part::Gathering { left, gathered } => {
-                gathered.add(reply);
+            Part::Gathering { left, merged } => {
+                merged.add(reply);
                 *left -= 1;
                 if *left > 0 {
                     return;
                 }
-                gathered.render(info, now_ms, &mut self.blocked);
+                merged.render(info, now_ms, &mut self.blocked);
             }
         }
         *slot = Part::Written { start, end: self.blocked.len() };
@@ -183,19 +183,19 @@ impl Replies {
 mod tests {
     use super::*;
 
-    fn text(replies: &Replies) -> &str {
+    fn text(replies: &ReplyQueue) -> &str {
         std::str::from_utf8(&replies.ready[replies.sent..]).unwrap()
     }
 
     #[test]
     fn replies_leave_in_the_order_of_their_commands() {
-        let (info, mut replies) = (ServerInfo::default(), Replies::default());
+        let (info, mut replies) = (ServerInfo::default(), ReplyQueue::default());
         replies.local(|out| out.extend_from_slice(b"1"));
-        let second = replies.await_one();
+        let second = replies.reserve_one();
         replies.local(|out| out.extend_from_slice(b"3"));
         replies.local(|out| out.extend_from_slice(b"4"));
-        let fifth = replies.await_one();
-        let sixth = replies.await_all(2, Gathered::Done(b"6"));
+        let fifth = replies.reserve_one();
+        let sixth = replies.reserve_all(2, MergedReply::Done(b"6"));
         replies.local(|out| out.extend_from_slice(b"7"));
         assert_eq!(text(&replies), "1");
         replies.deliver(fifth, b"5", &info, 0);
@@ -217,20 +217,20 @@ mod tests {
 
     #[test]
     fn room_is_bounded_in_bytes_and_in_replies_awaited() {
-        let mut replies = Replies::default();
+        let mut replies = ReplyQueue::default();
         assert!(replies.has_room(1));
         replies.local(|out| out.extend_from_slice(b"1"));
         assert!(!replies.has_room(1));
         for _ in 0..64 {
             assert!(replies.has_room(1 << 20));
-            replies.await_one();
+            replies.reserve_one();
         }
         assert!(!replies.has_room(1 << 20));
     }
 
     #[test]
     fn bounds_the_reply_buffer_of_a_slow_client() {
-        let mut replies = Replies::default();
+        let mut replies = ReplyQueue::default();
         let (mut made, mut sent) = (0u64, 0u64);
         for _ in 0..1_000 {
             while replies.has_room(1 << 20) {

@@ -13,7 +13,7 @@ pub(super) fn stats(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
         b"settings" => Command::Report(Report::Settings),
         b"items" => Command::Report(Report::Items),
         b"slabs" => Command::Report(Report::Slabs),
-        b"sizes" => Command::Say(b"STAT sizes_status disabled\r\nEND\r\n"),
+        b"sizes" => Command::Reply(b"STAT sizes_status disabled\r\nEND\r\n"),
         b"reset" => Command::Everywhere { change: Change::ResetStats, reply: b"RESET\r\n" },
         b"detail" => return detail(next_token(&mut rest)),
         b"conns" => Command::ListConnections,
@@ -40,7 +40,7 @@ fn cachedump([class, items_max]: [&[u8]; 2]) -> Result<Command<'static>, Refusal
     match (number32(class), number32(items_max)) {
         (Some(1), Some(0)) => Ok(Command::Dump { items_max: Some(u64::MAX) }),
         (Some(1), Some(items_max)) => Ok(Command::Dump { items_max: Some(items_max.into()) }),
-        (Some(..64), Some(_)) => Ok(Command::Say(b"END\r\n")),
+        (Some(..64), Some(_)) => Ok(Command::Reply(b"END\r\n")),
         (Some(_), Some(_)) => Err((&b"CLIENT_ERROR Illegal slab id\r\n"[..]).into()),
         _ => Err(BAD_FORMAT.into()),
     }
@@ -54,7 +54,7 @@ pub(super) fn verbosity(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
         return Err(ERROR.into());
     }
     number32(level).ok_or(Refusal::from(BAD_FORMAT))?;
-    Ok(Command::Say(unless(noreply, OK)))
+    Ok(Command::Reply(unless(noreply, OK)))
 }
 
 /// Limits the memory for items. All memory is mapped at the start and stays mapped.
@@ -79,7 +79,7 @@ pub(super) fn slabs(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
         b"automove" => {
             let ([level], noreply) = fields(rest)?;
             match number32(level) {
-                Some(..=2) => Ok(Command::Say(unless(noreply, OK))),
+                Some(..=2) => Ok(Command::Reply(unless(noreply, OK))),
                 Some(_) => Err(ERROR.into()),
                 None => Err(BAD_FORMAT.into()),
             }

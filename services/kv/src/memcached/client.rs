@@ -86,7 +86,7 @@ impl Client {
     pub fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        Ok(Self::over(stream))
+        Ok(Self::with_stream(stream))
     }
 
     /// Connects to a Unix socket.
@@ -94,7 +94,7 @@ impl Client {
     /// # Errors
     /// Returns any error of the system.
     pub fn connect_unix(path: &Path) -> io::Result<Self> {
-        Ok(Self::over(OwnedFd::from(UnixStream::connect(path)?).into()))
+        Ok(Self::with_stream(OwnedFd::from(UnixStream::connect(path)?).into()))
     }
 
     /// Like [`Client::connect_tcp`] with a timeout, which also bounds every later wait for the server (see
@@ -105,9 +105,9 @@ impl Client {
     /// duration is refused.
     pub fn connect_tcp_within(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream =
-            TcpStream::connect_timeout(&address, timeout).map_err(|error| in_words(error, timeout))?;
+            TcpStream::connect_timeout(&address, timeout).map_err(|error| timeout_error(error, timeout))?;
         stream.set_nodelay(true)?;
-        let client = Self::over(stream);
+        let client = Self::with_stream(stream);
         client.set_timeout(Some(timeout))?;
         Ok(client)
     }
@@ -119,14 +119,15 @@ impl Client {
     /// Like [`Client::connect_tcp_within`].
     pub fn connect_unix_within(path: &Path, timeout: Duration) -> io::Result<Self> {
         let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let client = Self::over(stream.into());
+        let client = Self::with_stream(stream.into());
         // Set before connecting, because it also bounds the wait for a slot in the backlog.
         client.set_timeout(Some(timeout))?;
-        connect(&client, &SocketAddrUnix::new(path)?).map_err(|error| in_words(error.into(), timeout))?;
+        connect(&client, &SocketAddrUnix::new(path)?)
+            .map_err(|error| timeout_error(error.into(), timeout))?;
         Ok(client)
     }
 
-    fn over(stream: TcpStream) -> Self {
+    fn with_stream(stream: TcpStream) -> Self {
         let (input, made_in) = (vec![0; INPUT_BYTES], Generation::current());
         Client { stream, out: Vec::new(), input, at: 0, filled: 0, made_in }
     }
@@ -384,7 +385,7 @@ impl AsFd for Client {
 }
 
 /// Reports a connection that was not accepted in time by one kind of error, with the timeout.
-fn in_words(error: io::Error, timeout: Duration) -> io::Error {
+fn timeout_error(error: io::Error, timeout: Duration) -> io::Error {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
             io::Error::new(ErrorKind::TimedOut, format!("nobody took the connection within {timeout:?}"))

@@ -50,7 +50,7 @@ pub(crate) enum Command<'a> {
         items_max: Option<u64>,
     },
     /// Replies without any other effect.
-    Say(&'static [u8]),
+    Reply(&'static [u8]),
     Quit,
 }
 
@@ -151,14 +151,14 @@ fn parse_verb(line: &[u8]) -> Result<Command<'_>, Refusal> {
         b"md" => Meta::parse(MetaKind::Delete, rest).map(Command::Meta),
         b"ma" => Meta::parse(MetaKind::Arithmetic, rest).map(Command::Meta),
         b"me" => Meta::parse(MetaKind::Debug, rest).map(Command::Meta),
-        b"mn" => Ok(Command::Say(b"MN\r\n")),
+        b"mn" => Ok(Command::Reply(b"MN\r\n")),
         b"delete" => delete(rest),
         b"incr" => count(true, rest),
         b"decr" => count(false, rest),
         b"touch" => touch(rest),
         b"flush_all" => flush_all(rest),
         b"stats" => admin::stats(rest),
-        b"version" => Ok(Command::Say(VERSION_LINE)),
+        b"version" => Ok(Command::Reply(VERSION_LINE)),
         b"verbosity" => admin::verbosity(rest),
         b"cache_memlimit" => admin::cache_memlimit(rest),
         b"slabs" => admin::slabs(rest),

@@ -199,7 +199,7 @@ impl Session {
         let reply: &[u8] = match &command {
             // A retrieval verb without a key.
             Command::Retrieve { .. } => ERROR,
-            Command::Say(reply) => reply,
+            Command::Reply(reply) => reply,
             Command::Quit => {
                 self.state = State::Closed;
                 b""

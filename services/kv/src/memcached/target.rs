@@ -83,7 +83,7 @@ pub enum Change {
 
 impl Change {
     /// Makes the change in one partition.
-    pub(crate) fn make(self, partition: &mut Partition, now_ms: u64) {
+    pub(crate) fn apply(self, partition: &mut Partition, now_ms: u64) {
         match self {
             Change::FlushAll(delay) => {
                 partition.flush_all(delay.to_flush_ms(now_ms, partition.wall()), now_ms);
@@ -97,7 +97,7 @@ impl Change {
     }
 
     /// Returns `reply`, or an error if the change is not possible. The result is the same in all partitions.
-    pub(crate) fn answer(self, reply: &'static [u8], partition: &Partition) -> &'static [u8] {
+    pub(crate) fn reply_or_error(self, reply: &'static [u8], partition: &Partition) -> &'static [u8] {
         match self {
             Change::LimitMemory { limit_bytes }
                 if !reply.is_empty() && !partition.can_limit_memory(share_bytes(limit_bytes, partition)) =>
@@ -191,8 +191,8 @@ impl Target for Direct<'_> {
                 execute(&key, &command.0, data, self.partition, self.now_ms, self.out);
             }
             Op::Everywhere { change, reply } => {
-                self.out.extend_from_slice(change.answer(reply, self.partition));
-                change.make(self.partition, self.now_ms);
+                self.out.extend_from_slice(change.reply_or_error(reply, self.partition));
+                change.apply(self.partition, self.now_ms);
             }
             Op::Report(report) => report.render(&self.partition.stats(), self.info, self.now_ms, self.out),
             Op::ListPrefixes => list_prefixes(&self.partition.prefixes, self.out),

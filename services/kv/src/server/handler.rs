@@ -1,22 +1,22 @@
 //! A server thread that serves RPC clients, and memcached clients in addition.
 
 use super::DRAIN_TIMEOUT;
-use super::upkeep::Upkeep;
+use super::maintenance::Maintenance;
 use crate::front_end::FrontEnd;
 use crate::store::{Clock, Partition};
 use crate::wire::{ReplySink, Service};
 use farcall_rpc::{Call, Handler, HandlerError, Reply, Responder, ResponderParts, ThreadEndpoint};
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, WaitSet};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// Number of iterations between two polls of the sockets while memcached clients are connected to this thread.
-const TURNS_PER_LOOK: u32 = 64;
+const TURNS_PER_POLL: u32 = 64;
 /// Interval between two polls while none is connected, for a new connection or a command that another thread forwards.
 /// A poll is a system call.
-const LOOK_PERIOD: Duration = Duration::from_micros(50);
+const POLL_PERIOD: Duration = Duration::from_micros(50);
 /// Interval between two polls if there is no socket, for maintenance only.
-const UPKEEP_PERIOD: Duration = Duration::from_millis(10);
+const MAINTENANCE_PERIOD: Duration = Duration::from_millis(10);
 /// Interval at which an idle thread wakes for maintenance.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -30,12 +30,12 @@ pub(super) struct KvHandler {
 /// The state of a thread: the responder, the sockets of the thread, maintenance.
 pub(super) struct KvEndpoint {
     responder: Responder<KvHandler, MonotonicClock>,
-    upkeep: Upkeep,
+    maintenance: Maintenance,
     clock: Clock,
     /// `None` if the server has no memcached front end.
     front_end: Option<FrontEnd>,
-    turns_to_look: u32,
-    next_look: Nanos,
+    turns_to_poll: u32,
+    next_poll: Nanos,
     /// `true` if the next poll is the last before sleeping.
     is_armed: bool,
     drain: Option<Drain>,
@@ -56,42 +56,42 @@ impl KvEndpoint {
         clock: Clock,
     ) -> farcall_verbs::Result<Self> {
         Ok(Self {
-            upkeep: Upkeep::new(&partition),
+            maintenance: Maintenance::new(&partition),
             responder: parts
                 .with(KvHandler { service: Service::new(partition), epoch_ms: clock.now_ms() })?,
             clock,
             front_end,
-            turns_to_look: 0,
-            next_look: Nanos::default(),
+            turns_to_poll: 0,
+            next_poll: Nanos::default(),
             is_armed: false,
             drain: None,
         })
     }
 
     /// Does the work that was deferred while calls arrived. Returns whether a socket had work.
-    fn look(&mut self, now: Nanos) -> Next {
+    fn run_deferred_work(&mut self, now: Nanos) -> Progress {
         let now_ms = self.clock.now_ms();
         // Corrected at each poll, because the thread's clock is calibrated and may drift.
         let handler = self.responder.handler();
         handler.epoch_ms = now_ms.saturating_sub(now.0 / 1_000_000);
         let partition = handler.service.partition();
-        self.upkeep.run(partition, || now_ms);
+        self.maintenance.run(partition, || now_ms);
         if std::mem::take(&mut self.is_armed) {
-            self.upkeep.publish(partition);
+            self.maintenance.publish(partition);
         }
         let Some(front_end) = &mut self.front_end else {
-            self.next_look = now + UPKEEP_PERIOD;
-            return Next::Idle { until: Some(now + SLEEP_MAX) };
+            self.next_poll = now + MAINTENANCE_PERIOD;
+            return Progress::Idle { until: Some(now + SLEEP_MAX) };
         };
-        self.next_look = now + LOOK_PERIOD;
+        self.next_poll = now + POLL_PERIOD;
         // An error is a failure of the front end's loop itself, and occurs again at the next poll; a failing
         // connection is only closed.
         let any = front_end.poll(partition, || now_ms, Some(Duration::ZERO)).is_ok_and(|turns| turns > 0);
         if let Some(drain) = &mut self.drain {
             drain.is_done = (!any && front_end.is_drained()) || now >= drain.until;
         }
-        let sleep = front_end.rests_for().map_or(SLEEP_MAX, |rest| rest.min(SLEEP_MAX));
-        if any { Next::Again } else { Next::Idle { until: Some(now + sleep) } }
+        let sleep = front_end.retry_delay().map_or(SLEEP_MAX, |rest| rest.min(SLEEP_MAX));
+        if any { Progress::Again } else { Progress::Idle { until: Some(now + sleep) } }
     }
 
     fn has_clients(&self) -> bool {
@@ -112,24 +112,24 @@ impl Handler for KvHandler {
 impl KvEndpoint {
     /// Polls the sockets, unless they were polled recently.
     #[inline]
-    fn look_if_due(&mut self, now: Nanos) -> Next {
-        if now >= self.next_look || self.is_armed {
-            return self.look(now);
+    fn poll_if_due(&mut self, now: Nanos) -> Progress {
+        if now >= self.next_poll || self.is_armed {
+            return self.run_deferred_work(now);
         }
-        self.turns_to_look = self.turns_to_look.saturating_sub(1);
-        if self.turns_to_look > 0 {
-            return Next::IDLE;
+        self.turns_to_poll = self.turns_to_poll.saturating_sub(1);
+        if self.turns_to_poll > 0 {
+            return Progress::IDLE;
         }
-        self.turns_to_look = TURNS_PER_LOOK;
-        if self.has_clients() { self.look(now) } else { Next::IDLE }
+        self.turns_to_poll = TURNS_PER_POLL;
+        if self.has_clients() { self.run_deferred_work(now) } else { Progress::IDLE }
     }
 }
 
 impl Endpoint for KvEndpoint {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let next = self.responder.progress(now);
-        next.merge(self.look_if_due(now))
+        next.merge(self.poll_if_due(now))
     }
 
     fn arm(&mut self) -> farcall_verbs::Result<()> {
@@ -145,8 +145,8 @@ impl Endpoint for KvEndpoint {
     }
 
     #[inline]
-    fn looks(&self) -> u32 {
-        self.responder.looks()
+    fn poll_weight(&self) -> u32 {
+        self.responder.poll_weight()
     }
 }
 

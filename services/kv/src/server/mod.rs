@@ -12,8 +12,8 @@
 
 mod builder;
 mod handler;
+mod maintenance;
 mod sockets;
-mod upkeep;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farcall_drive::Stop;
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 use farcall_rpc::{ResponderParts, Server};
 use farcall_verbs::Provider;
 
@@ -36,7 +36,7 @@ use crate::store::{Clock, ConfigError, Partition};
 /// Maximum time for which a stopping thread executes commands that it received from sockets.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Wait strategy of a thread that serves RPC: it polls for some hundred microseconds without work before it sleeps.
-const WAITING: Waiting = Waiting::Adaptive { max_retry: 10_000 };
+const WAITING: WaitStrategy = WaitStrategy::Adaptive { max_retry: 10_000 };
 
 /// A running server. Dropping it stops the server.
 pub struct KvServer {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use farcall_drive::Stop;
 
-use super::upkeep::Upkeep;
+use super::maintenance::Maintenance;
 use super::{DRAIN_TIMEOUT, KvServerError};
 use crate::front_end::FrontEnd;
 use crate::store::{Clock, Partition};
@@ -19,11 +19,11 @@ pub(super) fn serve(
     clock: Clock,
     stop: &Stop,
 ) -> Result<(), KvServerError> {
-    let mut upkeep = Upkeep::new(&partition);
+    let mut maintenance = Maintenance::new(&partition);
     let now_ms = || clock.now_ms();
     while !stop.is_requested() {
         front_end.poll(&mut partition, now_ms, Some(STOP_CHECK))?;
-        upkeep.run(&mut partition, now_ms);
+        maintenance.run(&mut partition, now_ms);
     }
     front_end.stop_listening();
     let deadline = Instant::now() + DRAIN_TIMEOUT;

@@ -107,7 +107,7 @@ impl Arena {
     }
 
     /// Allocates a block of `granules`; returns `None` if no free block is large enough.
-    pub(crate) fn take(&mut self, granules: u32) -> Option<Granule> {
+    pub(crate) fn allocate(&mut self, granules: u32) -> Option<Granule> {
         let at = self.find(granules)?;
         self.unfile(at);
         let rest = self.block(at).granules - granules;
@@ -121,7 +121,7 @@ impl Arena {
     }
 
     /// Frees the block at `at` and merges it with free neighbours.
-    pub(crate) fn give_back(&mut self, at: Granule) {
+    pub(crate) fn free(&mut self, at: Granule) {
         let Block { granules, free, .. } = self.block(at);
         debug_assert!(!free, "block {at} is given back twice");
         self.used_granules -= granules;
@@ -257,18 +257,18 @@ mod tests {
     #[test]
     fn an_empty_arena_gives_all_but_the_rounding_of_its_class() {
         let mut arena = Arena::new(1026).unwrap();
-        assert_eq!(arena.take(1024), Some(1));
-        assert_eq!(arena.take(1), None);
-        arena.give_back(1);
+        assert_eq!(arena.allocate(1024), Some(1));
+        assert_eq!(arena.allocate(1), None);
+        arena.free(1);
         assert_eq!(walk(&arena), [Block { at: 1, granules: 1024, free: true }]);
     }
 
     #[test]
     fn sizes_beyond_any_arena_are_refused() {
         let mut arena = Arena::new(64).unwrap();
-        assert_eq!(arena.take(64), None);
-        assert_eq!(arena.take(GRANULES_MAX), None);
-        assert_eq!(arena.take(u32::MAX), None);
+        assert_eq!(arena.allocate(64), None);
+        assert_eq!(arena.allocate(GRANULES_MAX), None);
+        assert_eq!(arena.allocate(u32::MAX), None);
     }
 
     proptest! {
@@ -280,12 +280,12 @@ mod tests {
             let mut taken: Vec<(Granule, u32)> = Vec::new();
             for (take, granules, pick) in steps {
                 if take {
-                    if let Some(at) = arena.take(granules) {
+                    if let Some(at) = arena.allocate(granules) {
                         taken.push((at, granules));
                     }
                 } else if !taken.is_empty() {
                     let (at, _) = taken.swap_remove(pick.index(taken.len()));
-                    arena.give_back(at);
+                    arena.free(at);
                 }
                 let blocks = walk(&arena);
                 prop_assert!(!blocks.windows(2).any(|pair| pair[0].free && pair[1].free));

@@ -115,7 +115,7 @@ impl Bucket {
     }
 
     /// Clears the expiration hint before it is rebuilt from the items.
-    pub(crate) fn forget_expiry(&mut self) {
+    pub(crate) fn clear_expiry(&mut self) {
         self.earliest_expiry_s = 0;
     }
 }

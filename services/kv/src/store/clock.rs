@@ -36,7 +36,7 @@ impl Partition {
 
     /// Returns whether a time has been reached.
     #[inline]
-    pub(super) fn has_come(&self, at_ms: u64, now_ms: u64) -> bool {
+    pub(super) fn is_reached(&self, at_ms: u64, now_ms: u64) -> bool {
         at_ms <= now_ms || self.clock.is_some_and(|clock| at_ms <= clock.now_ms())
     }
 }

@@ -25,7 +25,7 @@ impl Partition {
         let items_max_bytes = self.items_max_bytes.max(self.arena.used_bytes());
         loop {
             if self.arena.used_bytes() + wanted_bytes <= items_max_bytes
-                && let Some(at) = self.arena.take(granules)
+                && let Some(at) = self.arena.allocate(granules)
             {
                 return Some(at);
             }
@@ -76,7 +76,7 @@ impl Partition {
                 continue;
             }
             let header = Header::read(&self.arena, block.at);
-            let dead = self.is_dead(&header, now_ms);
+            let dead = self.is_unreachable(&header, now_ms);
             if !dead && header.state & state::REFERENCED != 0 && *spared < SPARED_MAX {
                 *spared += 1;
                 Header { state: header.state & !state::REFERENCED, ..header }

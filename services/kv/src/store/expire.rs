@@ -22,7 +22,7 @@ impl Partition {
             let flushed = self.flushed_buckets_left > 0;
             self.flushed_buckets_left = self.flushed_buckets_left.saturating_sub(1);
             if flushed || self.index[number as usize].may_have_expired(now_ms) {
-                reclaimed += self.reclaim_dead_in(number, now_ms);
+                reclaimed += self.reclaim_unreachable_in(number, now_ms);
             }
         }
         reclaimed
@@ -51,12 +51,12 @@ impl Partition {
     }
 
     /// Reclaims the expired and flushed items of one bucket and rebuilds its expiration hint.
-    pub(super) fn reclaim_dead_in(&mut self, number: u32, now_ms: u64) -> u32 {
+    pub(super) fn reclaim_unreachable_in(&mut self, number: u32, now_ms: u64) -> u32 {
         let mut reclaimed = 0;
-        self.index[number as usize].forget_expiry();
+        self.index[number as usize].clear_expiry();
         for (slot, at) in self.index[number as usize].occupied() {
             let header = Header::read(&self.arena, at);
-            if self.is_dead(&header, now_ms) {
+            if self.is_unreachable(&header, now_ms) {
                 self.reclaim(&Found { bucket: number, slot, at, header });
                 reclaimed += 1;
             } else {

@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn the_header_survives_memory() {
         let mut arena = Arena::new(64).unwrap();
-        let at = arena.take(Header::granules(3, 5)).unwrap();
+        let at = arena.allocate(Header::granules(3, 5)).unwrap();
         let header = Header {
             cas: u64::MAX - 1,
             expires_ms: 1 << 41,

@@ -9,7 +9,7 @@ const PART_BUCKETS: usize = 64;
 
 /// An item in a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Listed<'a> {
+pub(crate) struct ListedItem<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) cas: u64,
     pub(crate) expires_ms: u64,
@@ -27,14 +27,14 @@ impl Partition {
 
     /// Returns the live items of one part; none if the part does not exist. An item that is not changed is in exactly
     /// one part.
-    pub(crate) fn listing(&self, part: u32, now_ms: u64) -> impl Iterator<Item = Listed<'_>> {
+    pub(crate) fn listing(&self, part: u32, now_ms: u64) -> impl Iterator<Item = ListedItem<'_>> {
         let start = (part as usize * PART_BUCKETS).min(self.index.len());
         let end = (start + PART_BUCKETS).min(self.index.len());
         let items = self.index[start..end].iter().flat_map(|bucket| bucket.occupied());
         items.filter_map(move |(_, at)| {
             let header = Header::read(&self.arena, at);
-            let live = !self.is_dead(&header, now_ms) && now_ms < self.flush_at_ms;
-            live.then(|| Listed {
+            let live = !self.is_unreachable(&header, now_ms) && now_ms < self.flush_at_ms;
+            live.then(|| ListedItem {
                 key: &self.arena.bytes()[item::key(&self.arena, at, &header)],
                 cas: header.cas,
                 expires_ms: header.expires_ms,

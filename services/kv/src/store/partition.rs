@@ -173,7 +173,7 @@ impl Partition {
             self.flush_now();
         }
         let found = self.find_any(key)?;
-        if self.is_dead(&found.header, now_ms) {
+        if self.is_unreachable(&found.header, now_ms) {
             self.reclaim(&found);
             return None;
         }
@@ -181,8 +181,8 @@ impl Partition {
     }
 
     #[inline]
-    pub(super) fn is_dead(&self, header: &Header, now_ms: u64) -> bool {
-        (header.expires_ms != 0 && self.has_come(header.expires_ms, now_ms))
+    pub(super) fn is_unreachable(&self, header: &Header, now_ms: u64) -> bool {
+        (header.expires_ms != 0 && self.is_reached(header.expires_ms, now_ms))
             || header.cas < self.flushed_before_cas
     }
 
@@ -198,7 +198,7 @@ impl Partition {
         let at = bucket.item(slot);
         debug_assert_ne!(at, 0, "an empty slot is removed");
         bucket.clear(slot);
-        self.arena.give_back(at);
+        self.arena.free(at);
         self.stats.items -= 1;
     }
 
@@ -208,7 +208,7 @@ impl Partition {
         if let Some(slot) = self.index[number as usize].empty_slot() {
             return Some((number, slot));
         }
-        self.reclaim_dead_in(number, now_ms);
+        self.reclaim_unreachable_in(number, now_ms);
         let bucket = &self.index[number as usize];
         if let Some(slot) = bucket.empty_slot() {
             return Some((number, slot));

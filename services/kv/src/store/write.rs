@@ -300,7 +300,7 @@ impl Partition {
             let new_key_start = item::key(&self.arena, at, &header).start;
             self.arena.bytes_mut().copy_within(key, new_key_start);
             self.index[found.bucket as usize].relocate(found.slot, at);
-            self.arena.give_back(found.at);
+            self.arena.free(found.at);
         }
         Ok(Found { at, header, ..found })
     }

@@ -34,7 +34,7 @@ pub use multi::{
 #[cfg(feature = "server")]
 pub(crate) use reply::encode_stats;
 pub use reply::{
-    Pong, ReplyError, Status, decode_count, decode_item, decode_pong, decode_stats, decode_status,
+    PingReply, ReplyError, Status, decode_count, decode_item, decode_ping_reply, decode_stats, decode_status,
     decode_version,
 };
 pub use request::{Counter, Request, RequestError};

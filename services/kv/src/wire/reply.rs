@@ -172,7 +172,7 @@ pub(crate) fn encode_stats(stats: &Stats, out: &mut impl ReplySink) {
 
 /// The reply to PING: the identity of the partition, and all parameters that a client needs to route keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pong {
+pub struct PingReply {
     /// Number of the partition that replied.
     pub partition: u32,
     /// Number of partitions of the store.
@@ -183,31 +183,31 @@ pub struct Pong {
     pub value_max_bytes: u64,
 }
 
-impl Pong {
+impl PingReply {
     /// Returns the router that agrees with the server.
     pub fn router(&self) -> Router {
         Router::new(self.seed, self.partitions)
     }
 }
 
-pub(super) fn encode_pong(pong: &Pong, out: &mut impl ReplySink) {
+pub(super) fn encode_ping_reply(reply: &PingReply, out: &mut impl ReplySink) {
     encode_status(Status::Ok, out);
-    out.push(&pong.partition.to_le_bytes());
-    out.push(&pong.partitions.to_le_bytes());
-    out.push(&pong.seed.0.to_le_bytes());
-    out.push(&pong.value_max_bytes.to_le_bytes());
+    out.push(&reply.partition.to_le_bytes());
+    out.push(&reply.partitions.to_le_bytes());
+    out.push(&reply.seed.0.to_le_bytes());
+    out.push(&reply.value_max_bytes.to_le_bytes());
 }
 
 /// Decodes a PING reply.
 ///
 /// # Errors
 /// [`ReplyError`] for anything else.
-pub fn decode_pong(reply: &[u8]) -> Result<Pong, ReplyError> {
+pub fn decode_ping_reply(reply: &[u8]) -> Result<PingReply, ReplyError> {
     let (partition, rest) = split_u32(expect_ok(reply)?)?;
     let (partitions, rest) = split_u32(rest)?;
     let (seed, rest) = split_u64(rest)?;
     let (value_max_bytes, _) = split_u64(rest)?;
-    Ok(Pong { partition, partitions, seed: HashSeed(seed), value_max_bytes })
+    Ok(PingReply { partition, partitions, seed: HashSeed(seed), value_max_bytes })
 }
 
 fn expect_ok(reply: &[u8]) -> Result<&[u8], ReplyError> {

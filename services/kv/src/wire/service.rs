@@ -3,7 +3,9 @@
 use thiserror::Error;
 
 use super::multi::{KeyIter, MULTI_REPLY_SOFT_MAX_BYTES, encode_deferred, encode_entry};
-use super::reply::{Pong, Status, encode_item, encode_number, encode_pong, encode_stats, encode_status};
+use super::reply::{
+    PingReply, Status, encode_item, encode_number, encode_ping_reply, encode_stats, encode_status,
+};
 use super::{Method, ReplySink, Request, RequestError};
 use crate::key::{Key, KeyError};
 use crate::store::{CounterError, Outcome, Partition, Put, PutMode, StoreError};
@@ -154,7 +156,7 @@ impl Service {
                 }
             }
             Request::MultiGet { encoded, .. } => self.multi_get(encoded, reply, now_ms)?,
-            Request::Ping => encode_pong(&self.pong(), reply),
+            Request::Ping => encode_ping_reply(&self.ping_reply(), reply),
             Request::Stats => encode_stats(&self.partition.stats(), reply),
             Request::FlushAll { delay_ms } => {
                 self.partition.flush_all(now_ms.saturating_add(delay_ms), now_ms);
@@ -218,9 +220,9 @@ impl Service {
         }
     }
 
-    fn pong(&self) -> Pong {
+    fn ping_reply(&self) -> PingReply {
         let config = self.partition.config();
-        Pong {
+        PingReply {
             partition: config.partition,
             partitions: config.partitions,
             seed: config.seed,

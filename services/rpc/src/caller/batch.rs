@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use farcall_link::{BatchConfig, Batching, Nic};
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next, Result as VerbsResult, WaitSet};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, Result as VerbsResult, WaitSet};
 
 use super::calls::{Record, State};
 use super::{CallId, CallOptions, Caller, CallerState, Completion};
@@ -34,7 +34,7 @@ pub struct BatchCaller<P: Path> {
     /// The record of the batch that accepts calls.
     open: Option<u16>,
     /// The batch whose outcomes are being returned.
-    told: Told,
+    completed: CompletedBatch,
     /// The time of the last driver iteration.
     now: Nanos,
 }
@@ -52,12 +52,12 @@ struct Batch {
 #[derive(Clone, Copy)]
 struct BatchedCall {
     submitted: Nanos,
-    is_given_up: bool,
+    is_cancelled: bool,
 }
 
 /// A batch that has completed.
 #[derive(Default)]
-struct Told {
+struct CompletedBatch {
     batch: Batch,
     /// Number of calls whose outcome has been returned.
     count: usize,
@@ -99,7 +99,16 @@ impl<P: Path> BatchCaller<P> {
         let batches = caller.calls.records.iter().map(|_| Batch::default()).collect();
         let size = BatchSize::new(config.size);
         let wait = Duration::from_micros(config.wait_us.into());
-        Ok(Self { caller, config, wait, size, batches, open: None, told: Told::default(), now: Nanos(0) })
+        Ok(Self {
+            caller,
+            config,
+            wait,
+            size,
+            batches,
+            open: None,
+            completed: CompletedBatch::default(),
+            now: Nanos(0),
+        })
     }
 
     /// Begins a call like [`Caller::submit`]. The call is sent with its batch.
@@ -131,7 +140,7 @@ impl<P: Path> BatchCaller<P> {
         self.caller.state.counters.calls.increment();
         let batch = &mut self.batches[usize::from(at)];
         let id = CallId(batch.first.0 + batch.calls.len() as u64);
-        batch.calls.push(BatchedCall { submitted: now, is_given_up: false });
+        batch.calls.push(BatchedCall { submitted: now, is_cancelled: false });
         if is_full || batch.calls.len() >= usize::from(batch.size) {
             self.flush(now);
         }
@@ -184,37 +193,37 @@ impl<P: Path> BatchCaller<P> {
     /// Returns the next call that has completed.
     #[inline]
     pub fn next_completion(&mut self) -> Option<Completion<'_>> {
-        while !self.told.has_next() {
+        while !self.completed.has_next() {
             if !self.caller.calls.next_is_batch()? {
                 return self.caller.next_completion();
             }
-            self.begin_to_tell();
+            self.take_completed_batch();
         }
-        let call = self.told.call();
-        let batch = &self.told.batch;
+        let call = self.completed.call();
+        let batch = &self.completed.batch;
         self.size.sample(self.now.since(call.submitted), batch.size, batch.is_full());
-        Some(self.told.next())
+        Some(self.completed.next())
     }
 
     /// Takes the results of the batch that completed first.
-    fn begin_to_tell(&mut self) {
+    fn take_completed_batch(&mut self) {
         let Some((at, record)) = self.caller.state.calls.next_done() else { return };
-        let told = &mut self.told;
-        std::mem::swap(&mut told.batch, &mut self.batches[usize::from(at)]);
-        std::mem::swap(&mut told.reply, &mut record.reply);
-        (told.count, told.taken_bytes, told.error) = (0, 0, record.error.take());
-        if told.error.is_none() && !told.is_whole() {
+        let completed = &mut self.completed;
+        std::mem::swap(&mut completed.batch, &mut self.batches[usize::from(at)]);
+        std::mem::swap(&mut completed.reply, &mut record.reply);
+        (completed.count, completed.taken_bytes, completed.error) = (0, 0, record.error.take());
+        if completed.error.is_none() && !completed.is_complete() {
             let why = Broken::Protocol(format!("batch {}: results that are none", record.id.0));
-            told.error = Some(CallError::OutcomeUnknown(UnknownBecause::Disconnected(why.clone())));
-            self.caller.break_off(why);
+            completed.error = Some(CallError::OutcomeUnknown(UnknownBecause::Disconnected(why.clone())));
+            self.caller.disconnect(why);
         }
-        self.told.skip_given_up();
+        self.completed.skip_cancelled();
     }
 
     /// Returns whether [`BatchCaller::next_completion`] would return a call.
     #[inline]
     pub fn has_completion(&self) -> bool {
-        self.told.has_next() || self.caller.has_completion()
+        self.completed.has_next() || self.caller.has_completion()
     }
 
     /// Returns how many calls can be submitted now, if none is too long for a batch.
@@ -236,7 +245,7 @@ impl<P: Path> BatchCaller<P> {
     /// Cancels a call: its outcome is not returned. Returns whether the call certainly was not and will not be
     /// executed. For a call in a batch with others this is never certain, because the batch is sent as a unit.
     pub fn cancel(&mut self, call: CallId) -> bool {
-        if self.told.give_up(call) {
+        if self.completed.cancel(call) {
             self.caller.counters.cancelled.increment();
             return false;
         }
@@ -245,8 +254,8 @@ impl<P: Path> BatchCaller<P> {
             |record: &Record| matches!(record.state, State::Pending | State::Done) && record.is_batch();
         let batches = records.zip(&mut self.batches).filter(|(record, _)| is_open(record));
         for (record, batch) in batches {
-            let Some(given_up) = batch.find(call) else { continue };
-            given_up.is_given_up = true;
+            let Some(cancelled) = batch.find(call) else { continue };
+            cancelled.is_cancelled = true;
             if batch.wanted().next().is_none() {
                 // All calls of the batch are cancelled.
                 let whole = record.id;
@@ -271,7 +280,7 @@ impl<P: Path> BatchCaller<P> {
 
 impl<P: Path> Endpoint for BatchCaller<P> {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         self.now = now;
         let due = self.open_batch().map(|at| self.batches[usize::from(at)].calls[0].submitted + self.wait);
         if due.is_some_and(|due| now >= due) {
@@ -279,7 +288,7 @@ impl<P: Path> Endpoint for BatchCaller<P> {
             return self.caller.progress(now);
         }
         let next = self.caller.progress(now);
-        if due.is_some() { next.merge(Next::Idle { until: due }) } else { next }
+        if due.is_some() { next.merge(Progress::Idle { until: due }) } else { next }
     }
 
     fn arm(&mut self) -> VerbsResult<()> {
@@ -290,8 +299,8 @@ impl<P: Path> Endpoint for BatchCaller<P> {
         self.caller.wait_set(set);
     }
 
-    fn waits_long(&self) -> bool {
-        self.caller.waits_long()
+    fn prefers_sleep(&self) -> bool {
+        self.caller.prefers_sleep()
     }
 }
 
@@ -307,11 +316,11 @@ impl Batch {
 
     /// Returns the calls that are not cancelled.
     fn wanted(&self) -> impl Iterator<Item = &BatchedCall> {
-        self.calls.iter().filter(|call| !call.is_given_up)
+        self.calls.iter().filter(|call| !call.is_cancelled)
     }
 }
 
-impl Told {
+impl CompletedBatch {
     #[inline]
     fn has_next(&self) -> bool {
         self.count < self.batch.calls.len()
@@ -323,23 +332,23 @@ impl Told {
     }
 
     /// Returns whether there is exactly one result for each call.
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         let mut rest = &self.reply[..];
         self.batch.calls.iter().all(|_| take_result(&mut rest).is_ok()) && rest.is_empty()
     }
 
-    fn give_up(&mut self, call: CallId) -> bool {
+    fn cancel(&mut self, call: CallId) -> bool {
         let from = self.batch.first.0 + self.count as u64;
-        let Some(given_up) = self.batch.find(call).filter(|_| call.0 >= from) else { return false };
-        given_up.is_given_up = true;
-        self.skip_given_up();
+        let Some(cancelled) = self.batch.find(call).filter(|_| call.0 >= from) else { return false };
+        cancelled.is_cancelled = true;
+        self.skip_cancelled();
         true
     }
 
     /// Skips cancelled calls.
-    fn skip_given_up(&mut self) {
+    fn skip_cancelled(&mut self) {
         let mut rest = &self.reply[self.taken_bytes..];
-        while self.has_next() && self.call().is_given_up {
+        while self.has_next() && self.call().is_cancelled {
             // All results are valid, or there is an error and nothing to skip.
             let _ = take_result(&mut rest);
             self.count += 1;
@@ -357,7 +366,7 @@ impl Told {
             take_result(&mut rest).map_or((Status::OK, 0), |(status, bytes)| (status, bytes.len()));
         self.taken_bytes = self.reply.len() - rest.len();
         self.count += 1;
-        self.skip_given_up();
+        self.skip_cancelled();
         let bytes = || &self.reply[at + ENTRY_HEAD_BYTES..][..len_bytes];
         let result = match &self.error {
             Some(error) => Err(error.clone()),

@@ -31,7 +31,7 @@ pub(crate) enum State {
     Done,
     /// The outcome has been returned, or the call was cancelled. Becomes free when no message of the call is in
     /// flight.
-    Over,
+    Ended,
 }
 
 #[derive(Default)]
@@ -59,7 +59,7 @@ pub(crate) struct Record {
     /// Length of the complete result, once known.
     pub total_bytes: usize,
     /// Bytes of the result that have been requested.
-    pub asked_bytes: usize,
+    pub requested_bytes: usize,
     pub error: Option<CallError>,
 }
 
@@ -123,7 +123,7 @@ impl Calls {
         record.request.clear();
         record.reply.clear();
         record.total_bytes = 0;
-        record.asked_bytes = 0;
+        record.requested_bytes = 0;
         record.error = None;
         self.earliest_deadline = Nanos::earlier(self.earliest_deadline, options.deadline);
         Ok(at)
@@ -164,7 +164,7 @@ impl Calls {
             record.state = State::Done;
             record.error = error;
             self.done.push_back(at);
-            self.no_longer_deferred(at);
+            self.unmark_deferred(at);
         }
     }
 
@@ -180,7 +180,7 @@ impl Calls {
 
     /// Unmarks a deferred call whose answer has arrived, or that was cancelled.
     #[inline]
-    pub fn no_longer_deferred(&mut self, at: u16) {
+    pub fn unmark_deferred(&mut self, at: u16) {
         if std::mem::take(&mut self.get(at).is_deferred) {
             self.deferred -= 1;
         }
@@ -195,22 +195,22 @@ impl Calls {
     /// Ends a cancelled call.
     pub fn forget(&mut self, at: u16) {
         self.done.retain(|done| *done != at);
-        self.no_longer_deferred(at);
-        self.get(at).state = State::Over;
-        self.settle(at);
+        self.unmark_deferred(at);
+        self.get(at).state = State::Ended;
+        self.release_if_ended(at);
     }
 
     /// Records that a message of the call is no longer in flight.
     #[inline]
-    pub fn message_over(&mut self, at: u16) {
+    pub fn on_message_end(&mut self, at: u16) {
         let record = self.get(at);
         record.in_flight -= 1;
-        if record.state == State::Over {
-            self.settle(at);
+        if record.state == State::Ended {
+            self.release_if_ended(at);
         }
     }
 
-    fn settle(&mut self, at: u16) {
+    fn release_if_ended(&mut self, at: u16) {
         let record = self.get(at);
         if record.in_flight > 0 {
             return;
@@ -227,8 +227,8 @@ impl Calls {
     #[inline]
     fn reclaim_lent(&mut self) {
         if let Some(at) = self.lent.take() {
-            self.get(at).state = State::Over;
-            self.settle(at);
+            self.get(at).state = State::Ended;
+            self.release_if_ended(at);
         }
     }
 

@@ -25,7 +25,7 @@ const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
 /// The longest pause if the server announces answers over a transport that may lose the announcement.
-const PAUSE_TOLD_MAX: Duration = Duration::from_millis(100);
+const PAUSE_NOTIFIED_MAX: Duration = Duration::from_millis(100);
 
 /// Schedule of the collect requests.
 #[derive(Debug, Default)]
@@ -34,21 +34,21 @@ pub(super) struct Collecting {
     next: Option<Nanos>,
     pause: Duration,
     /// Requests without an answer since the last answer or wake-up.
-    pub in_vain: u32,
+    pub unanswered_requests: u32,
     /// `true` if the request in flight requests a wake-up, over this connection.
-    asks_to_be_told: bool,
+    requests_notification: bool,
     /// `true` if the server will wake the client for the next answer.
-    pub is_told: bool,
+    pub server_notifies: bool,
     /// `true` if the server has woken the client since the last request was sent.
     is_woken: bool,
-    pub news: News,
+    pub event: CollectEvent,
     /// Payload of the last response. Kept to reuse its memory.
     entries: Vec<u8>,
 }
 
 /// Event of a driver iteration that affects the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum CollectEvent {
     /// No event.
     #[default]
     None,
@@ -59,7 +59,7 @@ pub(super) enum News {
     /// A collect response contained answers; there may be more.
     Answers,
     /// The server announced an answer.
-    Told,
+    Notified,
     /// A new connection, over which no request has been sent yet.
     Connection,
 }
@@ -78,29 +78,29 @@ impl Collecting {
     }
 
     /// Records that a request was sent.
-    pub fn asked(&mut self, asks_to_be_told: bool) {
+    pub fn on_request_sent(&mut self, requests_notification: bool) {
         (self.next, self.is_woken) = (None, false);
-        self.asks_to_be_told = asks_to_be_told;
+        self.requests_notification = requests_notification;
     }
 
     /// Records that the server announced an answer.
-    pub fn woken(&mut self) {
-        (self.is_told, self.is_woken) = (false, true);
-        if self.news == News::None {
-            self.news = News::Told;
+    pub fn on_wake(&mut self) {
+        (self.server_notifies, self.is_woken) = (false, true);
+        if self.event == CollectEvent::None {
+            self.event = CollectEvent::Notified;
         }
     }
 
     /// Records that the client's push request has requested a wake-up for the next answer.
-    pub fn told_from_now_on(&mut self, is_reliable: bool) {
-        self.is_told = true;
+    pub fn on_notify_enabled(&mut self, is_reliable: bool) {
+        self.server_notifies = true;
         self.next = self.next.filter(|_| !is_reliable);
     }
 
     /// Discards the wake-ups that were requested over an earlier connection.
     pub fn connected(&mut self) {
-        (self.asks_to_be_told, self.is_told, self.is_woken) = (false, false, false);
-        self.news = News::Connection;
+        (self.requests_notification, self.server_notifies, self.is_woken) = (false, false, false);
+        self.event = CollectEvent::Connection;
     }
 
     /// Discards the state of a session that has ended.
@@ -110,43 +110,47 @@ impl Collecting {
 }
 
 impl CallerState {
-    /// Schedules the next collect request after an iteration with news.
+    /// Schedules the next collect request after an iteration with an event.
     #[cold]
-    pub(super) fn plan_to_collect(&mut self, now: Nanos) {
+    pub(super) fn schedule_collect(&mut self, now: Nanos) {
         let is_reliable = self.is_reliable();
         let is_collecting = self.is_collecting();
         let collecting = &mut self.collecting;
-        let news = std::mem::take(&mut collecting.news);
+        let event = std::mem::take(&mut collecting.event);
         if self.calls.deferred == 0 {
             collecting.next = None;
             return;
         }
-        collecting.pause = match news {
-            News::None | News::NoAnswer => {
-                let longest = if collecting.is_told { PAUSE_TOLD_MAX } else { PAUSE_MAX };
+        collecting.pause = match event {
+            CollectEvent::None | CollectEvent::NoAnswer => {
+                let longest = if collecting.server_notifies { PAUSE_NOTIFIED_MAX } else { PAUSE_MAX };
                 (collecting.pause + collecting.pause / 4).clamp(PAUSE_MIN, longest)
             }
             _ => PAUSE_MIN,
         };
-        let at = match news {
-            News::Answers => now,
+        let at = match event {
+            CollectEvent::Answers => now,
             _ if collecting.is_woken => now,
             _ => now + collecting.pause,
         };
-        collecting.next = match news {
+        collecting.next = match event {
             // The response to the request in flight will cause a new schedule.
             _ if is_collecting => None,
-            News::None | News::NoAnswer | News::Deferred if collecting.is_told && is_reliable => None,
+            CollectEvent::None | CollectEvent::NoAnswer | CollectEvent::Deferred
+                if collecting.server_notifies && is_reliable =>
+            {
+                None
+            }
             _ => Nanos::earlier(collecting.next, Some(at)),
         };
     }
 
     /// Records a repeated response, by which the server announces a deferred answer.
     #[cold]
-    pub(crate) fn told_again(&mut self) {
+    pub(crate) fn on_repeated_response(&mut self) {
         if self.calls.deferred > 0 {
             self.counters.answers_told.increment();
-            self.collecting.woken();
+            self.collecting.on_wake();
         }
     }
 
@@ -154,10 +158,11 @@ impl CallerState {
     #[cold]
     pub(super) fn deliver_collected(&mut self, seq: Seq, header: &ResponseHeader, source: Source) {
         let collecting = &mut self.collecting;
-        collecting.news = News::NoAnswer;
-        collecting.in_vain = collecting.in_vain.saturating_add(1);
+        collecting.event = CollectEvent::NoAnswer;
+        collecting.unanswered_requests = collecting.unanswered_requests.saturating_add(1);
         // A wake-up that arrived in the meantime has used up the requested one.
-        collecting.is_told |= std::mem::take(&mut collecting.asks_to_be_told) && !collecting.is_woken;
+        collecting.server_notifies |=
+            std::mem::take(&mut collecting.requests_notification) && !collecting.is_woken;
         if header.flags.contains(ResponseFlags::ERROR) || self.end.is_none() {
             return;
         }
@@ -169,7 +174,7 @@ impl CallerState {
             match take_collected(&mut rest) {
                 Ok(collected) => self.deliver_late(&collected),
                 Err(why) => {
-                    self.break_off_at(seq, &why.to_string());
+                    self.disconnect_at(seq, &why.to_string());
                     break;
                 }
             }
@@ -178,19 +183,19 @@ impl CallerState {
     }
 
     fn deliver_late(&mut self, collected: &Collected<'_>) {
-        (self.collecting.news, self.collecting.in_vain) = (News::Answers, 0);
+        (self.collecting.event, self.collecting.unanswered_requests) = (CollectEvent::Answers, 0);
         let Some(at) = self.calls.find_deferred(collected.call_id) else {
-            if let CollectedResult::Kept(_) = collected.result {
+            if let CollectedResult::AtServer(_) = collected.result {
                 self.to_release.push_back(collected.call_id);
             }
             return;
         };
-        self.calls.no_longer_deferred(at);
+        self.calls.unmark_deferred(at);
         match collected.result {
-            CollectedResult::Kept(total_bytes) if total_bytes > 0 => {
+            CollectedResult::AtServer(total_bytes) if total_bytes > 0 => {
                 self.begin_long_result(at, total_bytes as usize);
             }
-            CollectedResult::Kept(_) => self.calls.finish(at, None),
+            CollectedResult::AtServer(_) => self.calls.finish(at, None),
             CollectedResult::Here(bytes) if collected.status == Status::OK => {
                 self.counters.result_bytes.add(bytes.len() as u64);
                 self.calls.get(at).reply.extend_from_slice(bytes);
@@ -205,7 +210,7 @@ impl CallerState {
 
     /// Ends all deferred calls: the collected answers stay corrupt however often they are fetched, and the server has
     /// discarded them. It is not known which calls they belong to.
-    pub(crate) fn lose_collected(&mut self) {
+    pub(crate) fn fail_deferred(&mut self) {
         let why = Broken::Protocol("answers that came later stay corrupt".into());
         for at in 0..self.calls.records.len() as u16 {
             if self.calls.get(at).is_deferred {
@@ -215,7 +220,7 @@ impl CallerState {
                 self.calls.finish(at, Some(CallError::OutcomeUnknown(unknown)));
             }
         }
-        self.collecting.news = News::NoAnswer;
+        self.collecting.event = CollectEvent::NoAnswer;
     }
 
     /// Appends the payload of a response.

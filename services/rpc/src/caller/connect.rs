@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use farcall_link::bootstrap::{Features, Grants, Hello, Resume, Welcome};
+use farcall_link::bootstrap::{Features, Grants, Hello, SessionResumption, Welcome};
 use farcall_link::{
-    Connection, Datagrams, Geometry, Nic, PairConfig, Plan, Region, RegionId, RequestPath, ResponsePath,
+    Connection, Datagrams, Geometry, Nic, Plan, QpSizes, Region, RegionId, RequestPath, ResponsePath,
     Transport,
 };
 use farcall_verbs::{Access, Error, Nanos};
 
 use super::messages::FetchState;
-use super::{CallerState, ClientEnd, Fresh};
+use super::{CallerState, ClientConnection, UnconnectedQps};
 use crate::error::{Broken, ConnectError};
 use crate::inbox::Inbox;
-use crate::paths::{Arrivals, NOTICE_SLOT_BYTES};
+use crate::paths::{DatagramResponses, NOTICE_SLOT_BYTES};
 use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
 /// Allocates the local memory (requests, then the targets of READs) and the memory for replies.
@@ -23,7 +23,7 @@ pub(super) fn regions(nic: &Nic, plan: &Plan) -> Result<(Arc<Region>, Arc<Region
     let local = Region::alloc(&*nic.pd, local_bytes, Access::LOCAL_WRITE)?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let replies_bytes = match plan.response {
-        ResponsePath::Datagram => Arrivals::bytes(geometry),
+        ResponsePath::Datagram => DatagramResponses::bytes(geometry),
         ResponsePath::Send => reply_slots(geometry) * geometry.response_slot_bytes as usize,
         _ => geometry.responses_bytes(),
     };
@@ -50,11 +50,11 @@ impl CallerState {
     /// Returns an error if a queue pair or memory cannot be allocated, or the old connection does not drain.
     pub fn hello(&mut self) -> Result<Hello, ConnectError> {
         self.config.plan.preset()?;
-        self.break_off(Broken::Closed);
+        self.disconnect(Broken::Closed);
         self.drain_old()?;
         let geometry = self.config.plan.geometry;
         let window = u32::from(geometry.window);
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 4 * window + 64,
             recv_depth: wakes(geometry),
             sges_max: 1,
@@ -78,7 +78,7 @@ impl CallerState {
                 | Features::ANSWERED
                 | Features::checksum(must_check),
             thread: self.config.thread,
-            resume: self.session().map(|welcome| Resume {
+            resume: self.session().map(|welcome| SessionResumption {
                 session: welcome.session,
                 secret: welcome.secret,
                 incarnation: welcome.incarnation,
@@ -86,7 +86,7 @@ impl CallerState {
             }),
             datagrams: datagrams.as_ref().map(|(pair, _)| pair.info(&self.nic)),
         };
-        self.fresh = Some(Fresh { connection, local_id, replies_id, datagrams });
+        self.unconnected = Some(UnconnectedQps { connection, local_id, replies_id, datagrams });
         Ok(hello)
     }
 
@@ -95,9 +95,9 @@ impl CallerState {
         if self.config.plan.response != ResponsePath::Datagram {
             return Ok(None);
         }
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 1,
-            recv_depth: Arrivals::receives(self.config.plan.geometry) as u32,
+            recv_depth: DatagramResponses::receives(self.config.plan.geometry) as u32,
             sges_max: 1,
             signal_every: 1,
             inline_max_bytes: 0,
@@ -111,8 +111,8 @@ impl CallerState {
     /// Waits, for a bounded number of polls, until the work requests of old connections have ended. Memory that a
     /// stopped server may still access is replaced.
     fn drain_old(&mut self) -> Result<(), ConnectError> {
-        const LOOKS: u32 = 100_000;
-        for _ in 0..LOOKS {
+        const POLLS_MAX: u32 = 100_000;
+        for _ in 0..POLLS_MAX {
             if self.closing.iter().all(|old| old.is_drained()) {
                 break;
             }
@@ -147,14 +147,16 @@ impl CallerState {
     /// Returns an error if the welcome is invalid or the queue pair does not connect; the caller must send a new hello
     /// then.
     pub fn welcome(&mut self, welcome: Welcome, now: Nanos) -> Result<(), ConnectError> {
-        let Some(Fresh { mut connection, local_id, replies_id, datagrams }) = self.fresh.take() else {
+        let Some(UnconnectedQps { mut connection, local_id, replies_id, datagrams }) =
+            self.unconnected.take()
+        else {
             return Err(ConnectError::BadWelcome("nobody said hello".into()));
         };
         let geometry = self.check(&welcome)?;
         let plan = &self.config.plan;
         let receive_bytes = match plan.response {
             ResponsePath::Send => Some(geometry.response_slot_bytes),
-            ResponsePath::NoticeThenFetch => Some(NOTICE_SLOT_BYTES),
+            ResponsePath::NotifyThenFetch => Some(NOTICE_SLOT_BYTES),
             _ => None,
         };
         let inbox = match receive_bytes {
@@ -162,19 +164,20 @@ impl CallerState {
             None if plan.transport == Transport::Ud => Inbox::none(),
             None => Inbox::of_wakes(&mut connection, wakes(plan.geometry))?,
         };
-        let arrivals = datagrams.map(|(pair, region)| Arrivals::start(pair, region, geometry)).transpose()?;
+        let datagram_responses =
+            datagrams.map(|(pair, region)| DatagramResponses::start(pair, region, geometry)).transpose()?;
         connection.connect(&self.nic, &welcome.qp)?;
-        let end = ClientEnd {
+        let end = ClientConnection {
             connection,
             inbox,
-            arrivals,
+            datagram_responses,
             local: Arc::clone(&self.local),
             local_id,
             replies: Arc::clone(&self.replies),
             tail_key: TailKey(welcome.tail_key.0),
             checksum: welcome.features.contains(Features::CHECKSUM),
             compact: welcome.features.contains(Features::COMPACT),
-            is_told_of_answers: welcome.features.contains(Features::ANSWERED),
+            server_notifies: welcome.features.contains(Features::ANSWERED),
             requests: Slots::new(geometry.window, geometry.request_slot_bytes, REQUEST_HEADER_BYTES),
             responses: Slots::new(geometry.window, geometry.response_slot_bytes, RESPONSE_HEADER_BYTES),
             fetch_base: geometry.mailbox_bytes(),
@@ -184,24 +187,24 @@ impl CallerState {
             Some(resumed) => self.resume_from(Seq(resumed.next_seq)),
             None => {
                 // The earlier session has ended.
-                self.forget_messages(geometry.window);
+                self.discard_messages(geometry.window);
                 self.credits = u32::from(geometry.window);
                 self.to_release.clear();
-                self.end_what_was_sent();
+                self.fail_sent_calls();
             }
         }
         self.config.plan.geometry = geometry;
         self.end = Some(end);
         self.broken = None;
-        self.going_away = false;
-        (self.last_welcome, self.session_is_over) = (Some(welcome), false);
+        self.draining = false;
+        (self.last_welcome, self.session_ended) = (Some(welcome), false);
         self.counters.connections_opened.increment();
         self.collecting.connected();
         self.next_fetch = None;
         self.fetch_ahead = 1;
         self.reads_in_flight = 0;
-        self.kicks.restart(self.messages.head);
-        self.kicks.answered(!self.messages.is_empty(), now);
+        self.retransmit.restart(self.messages.head);
+        self.retransmit.on_response(!self.messages.is_empty(), now);
         Ok(())
     }
 
@@ -227,7 +230,7 @@ impl CallerState {
         if welcome.plan.request == RequestPath::DenseMailbox
             && !welcome.mailbox_byte.is_some_and(|byte| byte.holds(0, 1))
         {
-            return bad("requests are told of by a byte, and none is granted".into());
+            return bad("requests are announced by a byte, and none is granted".into());
         }
         if welcome.plan.distance(&self.config.plan) != 0 {
             return bad(format!("the plan is another one: {:?}", welcome.plan));
@@ -248,16 +251,16 @@ impl CallerState {
     /// The other messages are sent again.
     fn resume_from(&mut self, server_next: Seq) {
         self.counters.sessions_resumed.increment();
-        self.messages.forget_tickets();
+        self.messages.clear_tickets();
         let can_read = self.is_reliable();
         for seq in self.messages.numbers() {
             let message = self.messages.at(seq);
             message.fetch = FetchState::None;
             message.failed_fetches = 0;
-            message.corrupt_looks = 0;
+            message.corrupt_checks = 0;
             message.is_pushed = false;
             if seq.is_before(server_next) && can_read {
-                message.fetch_from_now_on();
+                message.switch_to_fetch();
             }
         }
         self.messages.resend = server_next;

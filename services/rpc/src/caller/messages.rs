@@ -4,9 +4,9 @@ use farcall_link::Ticket;
 
 use crate::wire::{CallBase, Mode, Seq};
 
-/// Purpose of a message.
+/// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum MessageKind {
     /// A complete request, or its last part: the response belongs to the call.
     Execute,
     /// A part that is not the last one: the response acknowledges it.
@@ -19,7 +19,7 @@ pub(crate) enum Purpose {
     Collect,
 }
 
-impl Purpose {
+impl MessageKind {
     /// Returns whether the message belongs to a call.
     #[inline]
     pub(crate) const fn is_of_call(self) -> bool {
@@ -43,7 +43,7 @@ pub(crate) enum FetchState {
 pub struct Message {
     pub(crate) call: u16,
     pub(crate) method: u16,
-    pub(crate) purpose: Purpose,
+    pub(crate) kind: MessageKind,
     /// Mode with which the request was sent.
     pub(crate) mode: Mode,
     /// `true` if the server was requested, after the message, to push its response.
@@ -52,7 +52,7 @@ pub struct Message {
     /// READs that found no response; over UC, corrupt responses received.
     pub(crate) failed_fetches: u32,
     /// Number of checks of the response in which the checksum did not match.
-    pub(crate) corrupt_looks: u32,
+    pub(crate) corrupt_checks: u32,
     /// The WRITE that reads the request slot.
     pub(crate) sent: Ticket,
     /// The last READ into the buffer of its response. Completions of earlier READs are ignored: one may have been
@@ -64,12 +64,12 @@ impl Message {
     pub(crate) const FREE: Self = Self {
         call: u16::MAX,
         method: 0,
-        purpose: Purpose::Release,
+        kind: MessageKind::Release,
         mode: Mode::Fetch,
         is_pushed: false,
         fetch: FetchState::None,
         failed_fetches: 0,
-        corrupt_looks: 0,
+        corrupt_checks: 0,
         sent: Ticket::NONE,
         read: Ticket::NONE,
     };
@@ -93,7 +93,7 @@ impl Message {
     }
 
     /// Makes the response be fetched by READ, whatever mode was requested.
-    pub(crate) fn fetch_from_now_on(&mut self) {
+    pub(crate) fn switch_to_fetch(&mut self) {
         (self.mode, self.is_pushed) = (Mode::Fetch, false);
     }
 }
@@ -165,7 +165,7 @@ impl Messages {
 
     /// Clears the tickets of the old queue pair, which has drained, so no slot is being read. The new queue pair
     /// counts its tickets from the start.
-    pub fn forget_tickets(&mut self) {
+    pub fn clear_tickets(&mut self) {
         self.ring.iter_mut().for_each(|message| message.sent = Ticket::NONE);
     }
 

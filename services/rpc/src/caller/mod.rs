@@ -5,19 +5,19 @@
 //! Messages are numbered; message n uses slot n mod window in both directions; the server replies to a connection's
 //! messages in order.
 //!
-//! Each phase of a call has a file: [`calls`] (begun), [`send`], [`messages`] (in flight), [`receive`], [`give_up`].
-//! [`kicks`] decides when the server is woken, or requests are repeated. The differences between the paths of a plan
-//! are in [`crate::paths`].
+//! Each phase of a call has a file: [`calls`] (begun), [`send`], [`messages`] (in flight), [`receive`], [`abort`].
+//! [`retransmit_timer`] decides when the server is woken, or requests are repeated. The differences between the paths
+//! of a plan are in [`crate::paths`].
 
+mod abort;
 mod batch;
 mod calls;
 mod collect;
 mod connect;
-mod give_up;
-mod kicks;
 mod messages;
 mod probe;
 mod receive;
+mod retransmit_timer;
 mod send;
 mod turn;
 
@@ -34,17 +34,17 @@ use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError};
 use crate::inbox::Inbox;
-use crate::paths::{Arrivals, Path, ResponsePath};
+use crate::paths::{DatagramResponses, Path, ResponsePath};
 use crate::tune::Tuner;
 use crate::wire::{Slots, TailKey};
 pub use batch::BatchCaller;
 use calls::Calls;
 pub use calls::{CallId, CallOptions};
 use collect::Collecting;
-use kicks::Kicks;
 use messages::Messages;
-pub(crate) use messages::{FetchState, Message, Purpose};
-pub(crate) use receive::{Look, Source};
+pub(crate) use messages::{FetchState, Message, MessageKind};
+pub(crate) use receive::{ResponseCheck, Source};
+use retransmit_timer::RetransmitTimer;
 
 /// A completed call.
 #[derive(Debug)]
@@ -56,11 +56,11 @@ pub struct Completion<'a> {
 }
 
 /// The client's end of the open connection.
-pub struct ClientEnd {
+pub struct ClientConnection {
     pub(crate) connection: Connection,
     pub(crate) inbox: Inbox,
     /// Source of the responses, if they arrive as datagrams.
-    pub(crate) arrivals: Option<Arrivals>,
+    pub(crate) datagram_responses: Option<DatagramResponses>,
     /// See [`CallerState::local`].
     pub(crate) local: Arc<Region>,
     pub(crate) local_id: RegionId,
@@ -72,7 +72,7 @@ pub struct ClientEnd {
     /// `true` if the server accepts requests of compact form.
     pub(crate) compact: bool,
     /// `true` if the server announces deferred answers.
-    pub(crate) is_told_of_answers: bool,
+    pub(crate) server_notifies: bool,
     pub(crate) requests: Slots,
     pub(crate) responses: Slots,
     /// Offset, in the local region, of the slots that READs fill.
@@ -80,7 +80,7 @@ pub struct ClientEnd {
 }
 
 /// Queue pairs that are created but not connected, with their ids of the local regions.
-struct Fresh {
+struct UnconnectedQps {
     connection: Connection,
     local_id: RegionId,
     replies_id: RegionId,
@@ -106,12 +106,12 @@ pub struct CallerState {
     local: Arc<Region>,
     /// The server may WRITE here, and its SENDs are stored here.
     replies: Arc<Region>,
-    fresh: Option<Fresh>,
-    pub(crate) end: Option<ClientEnd>,
+    unconnected: Option<UnconnectedQps>,
+    pub(crate) end: Option<ClientConnection>,
     pub(crate) broken: Option<Broken>,
     /// Retained to resume the session, unless the session has ended.
     last_welcome: Option<Welcome>,
-    session_is_over: bool,
+    session_ended: bool,
     closing: Vec<QueuePair>,
     pub(crate) messages: Messages,
     pub(crate) calls: Calls,
@@ -121,14 +121,14 @@ pub struct CallerState {
     to_release: VecDeque<u64>,
     collecting: Collecting,
     pub(crate) tuner: Tuner,
-    kicks: Kicks,
+    retransmit: RetransmitTimer,
     pub(crate) next_fetch: Option<Nanos>,
     /// Maximum number of messages to fetch at once.
     pub(crate) fetch_ahead: u32,
     pub(crate) reads_in_flight: u32,
     credits: u32,
     turns_to_poll: u32,
-    going_away: bool,
+    draining: bool,
     wcs: [Wc; COMPLETIONS_AT_ONCE],
     pub(crate) counters: Block<Counters>,
 }
@@ -208,11 +208,11 @@ impl CallerState {
             channel,
             local,
             replies,
-            fresh: None,
+            unconnected: None,
             end: None,
             broken: None,
             last_welcome: None,
-            session_is_over: false,
+            session_ended: false,
             closing: Vec::new(),
             messages: Messages::new(geometry.window),
             calls: Calls::new(geometry.window),
@@ -220,13 +220,13 @@ impl CallerState {
             to_release: VecDeque::new(),
             collecting: Collecting::default(),
             tuner,
-            kicks: Kicks::new(config.kick_after),
+            retransmit: RetransmitTimer::new(config.kick_after),
             next_fetch: None,
             fetch_ahead: 1,
             reads_in_flight: 0,
             credits: u32::from(geometry.window),
             turns_to_poll: 0,
-            going_away: false,
+            draining: false,
             wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
             counters: Block::new("rpc client", 0),
             config,
@@ -303,11 +303,11 @@ impl CallerState {
 
     /// Returns the session that can be resumed over another connection.
     fn session(&self) -> Option<&Welcome> {
-        self.last_welcome.as_ref().filter(|_| !self.session_is_over)
+        self.last_welcome.as_ref().filter(|_| !self.session_ended)
     }
 
     /// Records that the server drains, as it announced over the bootstrap connection.
-    pub fn set_going_away(&mut self) {
-        self.going_away = true;
+    pub fn set_draining(&mut self) {
+        self.draining = true;
     }
 }

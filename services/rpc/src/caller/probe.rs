@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use farcall_link::{Piece, Remote, Ticket};
+use farcall_link::{LocalSlice, Remote, Ticket};
 use farcall_verbs::{Clock, Nanos};
 
-use super::{Caller, CallerState, ClientEnd};
+use super::{Caller, CallerState, ClientConnection};
 use crate::paths::{Path, ResponsePath};
-use crate::tune::{IN_A_ROW, LinkProfile, Probe};
+use crate::tune::{BURST_LEN, LinkProfile, Probe};
 
 /// Timeout of one measurement; also its result if a request cannot be posted or does not complete in time.
-const GIVE_UP: Duration = Duration::from_millis(100);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Number of consecutive READs averaged into one latency sample. A single READ may be shorter than the clock
 /// resolution.
-const ONE_BY_ONE: u32 = 8;
+const READS_PER_SAMPLE: u32 = 8;
 /// Minimum number of rounds. Each result is the shortest time of all rounds.
 const ROUNDS_MIN: u32 = 16;
 /// Length of the measured reply in bytes; represents a small result.
@@ -35,45 +35,46 @@ impl<P: Path> Caller<P> {
 }
 
 impl CallerState {
-    /// Measures READs and WRITEs on this connection for at least `at_least`. Returns `None` if there is no connection,
-    /// if calls are outstanding, if the connection is lost during the measurement, or if the times do not form a valid
-    /// profile.
-    pub fn measure(&mut self, at_least: Duration, clock: &impl Clock) -> Option<LinkProfile> {
+    /// Measures READs and WRITEs on this connection for at least `min_duration`. Returns `None` if there is no
+    /// connection, if calls are outstanding, if the connection is lost during the measurement, or if the times do not
+    /// form a valid profile.
+    pub fn measure(&mut self, min_duration: Duration, clock: &impl Clock) -> Option<LinkProfile> {
         if self.end.is_none() || !self.messages.is_empty() {
             return None;
         }
         let slot_bytes = self.config.plan.geometry.response_slot_bytes;
         let sizes: Vec<u32> = READ_SIZES.into_iter().filter(|size| *size <= slot_bytes).collect();
         let probe = |probe| match probe {
-            Probe::Read { len_bytes } => self.one_by_one(len_bytes, clock),
-            Probe::Reads { len_bytes } => self
-                .together(IN_A_ROW - 1, len_bytes, clock, |end| post_read(end, len_bytes as usize).is_some()),
-            Probe::Replies => self.replies(clock),
+            Probe::Read { len_bytes } => self.read_latency(len_bytes, clock),
+            Probe::Reads { len_bytes } => self.burst_time(BURST_LEN - 1, len_bytes, clock, |end| {
+                post_read(end, len_bytes as usize).is_some()
+            }),
+            Probe::Replies => self.reply_burst(clock),
         };
         let start = clock.now();
-        let again = |rounds| rounds < ROUNDS_MIN || clock.now().since(start) < at_least;
-        let profile = LinkProfile::measure(&sizes, again, probe).ok();
+        let more_rounds = |rounds| rounds < ROUNDS_MIN || clock.now().since(start) < min_duration;
+        let profile = LinkProfile::measure(&sizes, more_rounds, probe).ok();
         profile.filter(|_| self.end.is_some())
     }
 
-    /// Returns the mean latency of [`ONE_BY_ONE`] consecutive READs.
-    fn one_by_one(&mut self, len_bytes: u32, clock: &impl Clock) -> Duration {
+    /// Returns the mean latency of [`READS_PER_SAMPLE`] consecutive READs.
+    fn read_latency(&mut self, len_bytes: u32, clock: &impl Clock) -> Duration {
         let start = clock.now();
-        for _ in 0..ONE_BY_ONE {
+        for _ in 0..READS_PER_SAMPLE {
             if !self.read_and_wait(len_bytes, start, clock) {
-                return GIVE_UP;
+                return PROBE_TIMEOUT;
             }
         }
-        clock.now().since(start) / ONE_BY_ONE
+        clock.now().since(start) / READS_PER_SAMPLE
     }
 
-    fn replies(&mut self, clock: &impl Clock) -> Duration {
+    fn reply_burst(&mut self, clock: &impl Clock) -> Duration {
         // Rewrite the slot of the last message (empty if there was none) with its own bytes, so that the server's
         // memory does not change.
         let seq = self.messages.next.before();
-        self.together(IN_A_ROW, READ_SIZES[0], clock, |end| {
+        self.burst_time(BURST_LEN, READ_SIZES[0], clock, |end| {
             let offset = end.requests.offset(seq);
-            let piece = Piece { region: end.local_id, offset, len_bytes: REPLY_BYTES };
+            let piece = LocalSlice { region: end.local_id, offset, len_bytes: REPLY_BYTES };
             let to = Remote { grant: &end.welcome.grants.messages, offset };
             end.connection.write(piece, to).is_ok()
         })
@@ -81,26 +82,26 @@ impl CallerState {
 
     /// Returns the time from posting `count` requests back to back until a READ posted after them completes. Requests
     /// of a queue pair complete in order, so all of them have completed by then.
-    fn together(
+    fn burst_time(
         &mut self,
         count: u32,
         len_bytes: u32,
         clock: &impl Clock,
-        mut post: impl FnMut(&mut ClientEnd) -> bool,
+        mut post: impl FnMut(&mut ClientConnection) -> bool,
     ) -> Duration {
         let start = clock.now();
         for _ in 0..count {
             if !self.end.as_mut().is_some_and(&mut post) {
-                return GIVE_UP;
+                return PROBE_TIMEOUT;
             }
         }
         match self.read_and_wait(len_bytes, start, clock) {
             true => clock.now().since(start),
-            false => GIVE_UP,
+            false => PROBE_TIMEOUT,
         }
     }
 
-    /// Posts one READ and polls for its completion. Returns whether it completed within [`GIVE_UP`] of `start`.
+    /// Posts one READ and polls for its completion. Returns whether it completed within [`PROBE_TIMEOUT`] of `start`.
     fn read_and_wait(&mut self, len_bytes: u32, start: Nanos, clock: &impl Clock) -> bool {
         let posted = self.end.as_mut().and_then(|end| post_read(end, len_bytes as usize));
         let Some(ticket) = posted else { return false };
@@ -108,7 +109,7 @@ impl CallerState {
             self.poll_completions();
             match &self.end {
                 Some(end) if end.connection.is_done(ticket) => return true,
-                Some(_) if clock.now().since(start) < GIVE_UP => {}
+                Some(_) if clock.now().since(start) < PROBE_TIMEOUT => {}
                 _ => return false,
             }
         }
@@ -116,8 +117,8 @@ impl CallerState {
 }
 
 /// Posts a READ of the first `len_bytes` bytes of the result region. Returns `None` if it cannot be posted.
-fn post_read(end: &mut ClientEnd, len_bytes: usize) -> Option<Ticket> {
-    let piece = Piece { region: end.local_id, offset: end.fetch_base, len_bytes };
+fn post_read(end: &mut ClientConnection, len_bytes: usize) -> Option<Ticket> {
+    let piece = LocalSlice { region: end.local_id, offset: end.fetch_base, len_bytes };
     let from = Remote { grant: &end.welcome.grants.results, offset: 0 };
     end.connection.read(piece, from, 0).ok()
 }

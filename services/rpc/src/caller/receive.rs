@@ -5,8 +5,8 @@ use farcall_verbs::Nanos;
 
 use super::CallerState;
 use super::calls::State;
-use super::collect::News;
-use super::messages::{FetchState, Message, Purpose};
+use super::collect::CollectEvent;
+use super::messages::{FetchState, Message, MessageKind};
 use crate::error::{Broken, CallError};
 use crate::paths::ResponsePath;
 use crate::wire::{
@@ -28,20 +28,20 @@ pub(crate) enum Source {
 }
 
 /// Result of checking a response slot.
-pub(crate) enum Look {
+pub(crate) enum ResponseCheck {
     /// The response has not arrived, or is incomplete.
-    NotYet {
+    NotReady {
         /// `true` if the server's sleep flag is set.
         server_sleeps: bool,
     },
     /// The response has arrived, but exceeds the fetched bytes: this many bytes are needed.
     Longer(usize),
     /// The response is complete.
-    Whole(ResponseHeader),
+    Complete(ResponseHeader),
     /// The tail matches, but the checksum does not: the response is not completely placed yet, or corrupt.
     Corrupt,
     /// The slot contains no valid response.
-    Impossible(String),
+    Invalid(String),
 }
 
 impl CallerState {
@@ -60,23 +60,23 @@ impl CallerState {
             }
             any = true;
             self.next_fetch = None;
-            self.kicks.answered(!self.messages.is_empty(), now);
+            self.retransmit.on_response(!self.messages.is_empty(), now);
         }
         any
     }
 
     #[cold]
-    pub(crate) fn break_off_at(&mut self, seq: Seq, why: &str) {
+    pub(crate) fn disconnect_at(&mut self, seq: Seq, why: &str) {
         // While the connection ends, responses are checked once more.
         if self.broken.is_none() {
-            self.break_off(Broken::Protocol(format!("response {}: {why}", seq.0)));
+            self.disconnect(Broken::Protocol(format!("response {}: {why}", seq.0)));
         }
     }
 
     /// Checks a response slot. Reads each word once before it is checked.
     #[inline]
-    pub(crate) fn look(&self, seq: Seq, source: Source, bytes_there: usize) -> Look {
-        let Some(end) = &self.end else { return Look::NotYet { server_sleeps: false } };
+    pub(crate) fn check_response(&self, seq: Seq, source: Source, bytes_there: usize) -> ResponseCheck {
+        let Some(end) = &self.end else { return ResponseCheck::NotReady { server_sleeps: false } };
         let slots = &end.responses;
         let (region, at) = match source {
             Source::Fetched => (&end.local, end.fetch_base + slots.offset(seq)),
@@ -85,17 +85,17 @@ impl CallerState {
         };
         let first_word = region.load_acquire(at);
         let word1 = region.load_relaxed(at + 8);
-        let not_yet = Look::NotYet { server_sleeps: word1 & ResponseHeader::SLEEPING_BIT != 0 };
+        let not_yet = ResponseCheck::NotReady { server_sleeps: word1 & ResponseHeader::SLEEPING_BIT != 0 };
         let Some(first) = FirstWord::decode(first_word).filter(|first| first.seq == seq) else {
             return not_yet;
         };
         let len_bytes = first.len_bytes as usize;
         if len_bytes > slots.capacity() {
-            return Look::Impossible(format!("{len_bytes} bytes in a slot for {}", slots.capacity()));
+            return ResponseCheck::Invalid(format!("{len_bytes} bytes in a slot for {}", slots.capacity()));
         }
         let tail_at = slots.tail_at(len_bytes);
         if tail_at + TAIL_BYTES > bytes_there {
-            return Look::Longer(tail_at + TAIL_BYTES);
+            return ResponseCheck::Longer(tail_at + TAIL_BYTES);
         }
         if region.load_acquire(at + tail_at) != end.tail_key.tail(seq) {
             return not_yet;
@@ -103,12 +103,12 @@ impl CallerState {
         let words = [first_word, region.load_relaxed(at + 8), region.load_relaxed(at + 16)];
         match ResponseHeader::decode(&words) {
             // Without ordered placement, only the checksum shows whether the header words have been placed.
-            Err(_) if end.checksum => Look::Corrupt,
-            Ok(header) if end.checksum && !is_intact(end.tail_key, &words, &header, region, at) => {
-                Look::Corrupt
+            Err(_) if end.checksum => ResponseCheck::Corrupt,
+            Ok(header) if end.checksum && !checksum_matches(end.tail_key, &words, &header, region, at) => {
+                ResponseCheck::Corrupt
             }
-            Ok(header) => Look::Whole(header),
-            Err(why) => Look::Impossible(why.to_string()),
+            Ok(header) => ResponseCheck::Complete(header),
+            Err(why) => ResponseCheck::Invalid(why.to_string()),
         }
     }
 
@@ -125,36 +125,36 @@ impl CallerState {
         let message = *self.messages.at(seq);
         self.messages.pop();
         self.credits = u32::from(header.credits);
-        if message.purpose == Purpose::Execute && !header.flags.contains(ResponseFlags::ERROR) {
+        if message.kind == MessageKind::Execute && !header.flags.contains(ResponseFlags::ERROR) {
             path.learn(&message, header, &mut self.tuner, &self.counters);
         }
-        if message.purpose == Purpose::Collect {
+        if message.kind == MessageKind::Collect {
             self.deliver_collected(seq, header, source);
         }
-        if message.purpose.is_of_call() {
+        if message.kind.is_of_call() {
             if self.calls.get(message.call).state == State::Pending {
                 self.deliver(seq, &message, header, source);
-            } else if message.purpose == Purpose::Execute
+            } else if message.kind == MessageKind::Execute
                 && (header.flags.contains(ResponseFlags::MORE) || header.status == Status::DEFERRED)
             {
                 // The call was cancelled: the server can release the rest of the result, or the deferred answer.
                 let call_id = self.calls.get(message.call).id.0;
                 self.to_release.push_back(call_id);
             }
-            self.calls.message_over(message.call);
+            self.calls.on_message_end(message.call);
         }
     }
 
     #[inline]
     fn deliver(&mut self, seq: Seq, message: &Message, header: &ResponseHeader, source: Source) {
         let is_error = header.flags.contains(ResponseFlags::ERROR);
-        if message.purpose == Purpose::Part && !is_error {
+        if message.kind == MessageKind::Part && !is_error {
             return;
         }
-        if header.status == Status::DEFERRED && message.purpose == Purpose::Execute {
+        if header.status == Status::DEFERRED && message.kind == MessageKind::Execute {
             self.calls.defer(message.call);
-            self.collecting.news = News::Deferred;
-            self.collecting.in_vain = 0;
+            self.collecting.event = CollectEvent::Deferred;
+            self.collecting.unanswered_requests = 0;
             return;
         }
         let mut reply = std::mem::take(&mut self.calls.get(message.call).reply);
@@ -168,7 +168,7 @@ impl CallerState {
             return;
         }
         self.counters.result_bytes.add(u64::from(header.len_bytes));
-        if message.purpose == Purpose::Execute && header.flags.contains(ResponseFlags::MORE) {
+        if message.kind == MessageKind::Execute && header.flags.contains(ResponseFlags::MORE) {
             self.begin_long_result(message.call, header.total_len_bytes as usize);
             return;
         }
@@ -190,7 +190,7 @@ impl CallerState {
             return;
         }
         record.total_bytes = total_bytes;
-        record.asked_bytes = record.reply.len();
+        record.requested_bytes = record.reply.len();
         record.reply.reserve_exact(total_bytes.saturating_sub(record.reply.len()));
         // Before calls that have not begun, since the result occupies the server's memory; after earlier long results.
         let records = &self.calls.records;
@@ -205,14 +205,20 @@ impl CallerState {
         let record = self.calls.get(call);
         let error = CallError::of_status(header.status, &record.reply);
         if header.status == Status::GOING_AWAY {
-            self.going_away = true;
+            self.draining = true;
         }
         self.calls.finish(call, Some(error));
     }
 }
 
 #[cold]
-fn is_intact(key: TailKey, words: &[u64; 3], header: &ResponseHeader, region: &Region, at: usize) -> bool {
+fn checksum_matches(
+    key: TailKey,
+    words: &[u64; 3],
+    header: &ResponseHeader,
+    region: &Region,
+    at: usize,
+) -> bool {
     let len_bytes = header.len_bytes as usize;
     let crc = || {
         key.checksum_in(&ResponseHeader::checked_words(words), region, at + RESPONSE_HEADER_BYTES, len_bytes)

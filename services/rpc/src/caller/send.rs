@@ -3,8 +3,8 @@
 use farcall_verbs::Nanos;
 
 use super::calls::{CallOptions, State};
-use super::messages::{FetchState, Message, Purpose};
-use super::{CallerState, ClientEnd};
+use super::messages::{FetchState, Message, MessageKind};
+use super::{CallerState, ClientConnection};
 use crate::error::Broken;
 use crate::paths::{RequestPath, ResponsePath};
 use crate::wire::{CallBase, FirstWord, Form, Mode, RequestFlags, RequestHeader, Seq};
@@ -12,7 +12,7 @@ use crate::wire::{CallBase, FirstWord, Form, Mode, RequestFlags, RequestHeader, 
 /// Bytes of the two numbers at the start of a part or of a request for a segment.
 const NUMBERS_BYTES: usize = 8;
 /// Number of send queue slots reserved for READs and wake-ups while requests are sent.
-const ROOM_FOR_OTHERS: u32 = 16;
+const RESERVED_SLOTS: u32 = 16;
 
 /// Contents of a message except its payload.
 struct Draft {
@@ -20,7 +20,7 @@ struct Draft {
     call_id: u64,
     method: u16,
     options: CallOptions,
-    purpose: Purpose,
+    kind: MessageKind,
     flags: RequestFlags,
     /// In front of the payload.
     numbers: Option<(u32, u32)>,
@@ -32,7 +32,7 @@ impl CallerState {
     fn may_send(&mut self) -> bool {
         let Some(end) = &self.end else { return false };
         let allowed = self.messages.window().min(self.credits.max(1));
-        if self.messages.outstanding() >= allowed || end.connection.room() <= ROOM_FOR_OTHERS {
+        if self.messages.outstanding() >= allowed || end.connection.room() <= RESERVED_SLOTS {
             return false;
         }
         // The NIC must have read the previous request of the slot.
@@ -45,7 +45,8 @@ impl CallerState {
     /// composed in the same memory.
     fn may_send_again(&mut self, seq: Seq) -> bool {
         let sent = self.messages.at(seq).sent;
-        let ready = |end: &ClientEnd| end.connection.room() > ROOM_FOR_OTHERS && end.connection.is_done(sent);
+        let ready =
+            |end: &ClientConnection| end.connection.room() > RESERVED_SLOTS && end.connection.is_done(sent);
         self.end.as_ref().is_some_and(ready)
     }
 
@@ -60,7 +61,7 @@ impl CallerState {
     ) -> bool {
         let idle = self.to_send.is_empty() && self.messages.resend == self.messages.next;
         let fits = self.end.as_ref().is_some_and(|end| payload.len() <= end.requests.capacity());
-        if !idle || !fits || self.going_away || !self.may_send() {
+        if !idle || !fits || self.draining || !self.may_send() {
             return false;
         }
         let draft = self.execute_draft(at, RequestFlags::empty(), None);
@@ -77,7 +78,7 @@ impl CallerState {
             call_id: record.id.0,
             method: record.method,
             options: record.options,
-            purpose: Purpose::Execute,
+            kind: MessageKind::Execute,
             flags: flags | record.flags,
             numbers,
         }
@@ -112,9 +113,7 @@ impl CallerState {
             } else if self.collecting.is_due(now) {
                 self.send_collect::<P, Q>(path, now);
             } else if let Some(at) = self.to_send.front().copied() {
-                if self.going_away
-                    && self.calls.get(at).total_bytes == 0
-                    && self.calls.get(at).sent_bytes == 0
+                if self.draining && self.calls.get(at).total_bytes == 0 && self.calls.get(at).sent_bytes == 0
                 {
                     // The call waits for another connection.
                     break;
@@ -143,12 +142,12 @@ impl CallerState {
         let (capacity, piece_bytes) = (end.requests.capacity(), end.responses.capacity());
         let record = self.calls.get(at);
         if record.total_bytes > 0 {
-            let offset = record.asked_bytes;
-            record.asked_bytes += piece_bytes;
-            let is_last = record.asked_bytes >= record.total_bytes;
+            let offset = record.requested_bytes;
+            record.requested_bytes += piece_bytes;
+            let is_last = record.requested_bytes >= record.total_bytes;
             let numbers = Some((offset as u32, piece_bytes as u32));
             let draft = self.execute_draft(at, RequestFlags::empty(), numbers);
-            let draft = Draft { purpose: Purpose::Continue, flags: RequestFlags::CONTINUE, ..draft };
+            let draft = Draft { kind: MessageKind::Continue, flags: RequestFlags::CONTINUE, ..draft };
             self.send::<P, Q>(path, &draft, &[], now);
             return is_last;
         }
@@ -167,8 +166,8 @@ impl CallerState {
             record.may_be_executed |= is_last;
             let numbers = Some((offset as u32, request.len() as u32));
             let draft = self.execute_draft(at, RequestFlags::PART, numbers);
-            let purpose = if is_last { Purpose::Execute } else { Purpose::Part };
-            self.send::<P, Q>(path, &Draft { purpose, ..draft }, &request[offset..end], now);
+            let kind = if is_last { MessageKind::Execute } else { MessageKind::Part };
+            self.send::<P, Q>(path, &Draft { kind, ..draft }, &request[offset..end], now);
             is_last
         };
         self.calls.get(at).request = request;
@@ -181,7 +180,7 @@ impl CallerState {
             call_id,
             method: 0,
             options: CallOptions::default(),
-            purpose: Purpose::Release,
+            kind: MessageKind::Release,
             flags: RequestFlags::CONTINUE | RequestFlags::CANCEL,
             numbers: Some((0, 0)),
         };
@@ -189,8 +188,8 @@ impl CallerState {
     }
 
     fn send_collect<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) {
-        let mode = path.mode_of_question(self.tuner.is_slow(self.collecting.in_vain, None));
-        self.collecting.asked(self.end_tells() && mode != Mode::Fetch);
+        let mode = path.collect_mode(self.tuner.is_slow(self.collecting.unanswered_requests, None));
+        self.collecting.on_request_sent(self.server_notifies_answers() && mode != Mode::Fetch);
         if self.calls.deferred == 0 {
             return;
         }
@@ -199,7 +198,7 @@ impl CallerState {
             call_id: 0,
             method: 0,
             options: CallOptions::default(),
-            purpose: Purpose::Collect,
+            kind: MessageKind::Collect,
             flags: RequestFlags::COLLECT,
             numbers: None,
         };
@@ -210,7 +209,7 @@ impl CallerState {
     /// Returns whether a collect request is in flight.
     pub(super) fn is_collecting(&mut self) -> bool {
         let messages = &mut self.messages;
-        messages.numbers().any(|seq| messages.at(seq).purpose == Purpose::Collect)
+        messages.numbers().any(|seq| messages.at(seq).kind == MessageKind::Collect)
     }
 
     /// Selects the form of a message. A message of full form defines the distance between call ids and message numbers
@@ -276,16 +275,16 @@ impl CallerState {
         };
         end.store_header(at, &header);
         let message =
-            Message { call: draft.call, method: draft.method, purpose: draft.purpose, mode, ..Message::FREE };
+            Message { call: draft.call, method: draft.method, kind: draft.kind, mode, ..Message::FREE };
         *self.messages.at(seq) = message;
         self.messages.next = seq.next();
         self.messages.resend = self.messages.next;
-        if draft.purpose.is_of_call() {
+        if draft.kind.is_of_call() {
             self.calls.get(draft.call).in_flight += 1;
         }
         self.counters.messages.increment();
         self.counters.request_bytes.add(payload.len() as u64);
-        self.kicks.sent(now);
+        self.retransmit.on_send(now);
         self.post::<Q>(header.first());
     }
 
@@ -294,7 +293,7 @@ impl CallerState {
         let Some(end) = self.end.as_mut() else { return };
         match Q::post(end, message) {
             Ok(ticket) => self.messages.at(message.seq).sent = ticket,
-            Err(error) => self.break_off(Broken::Verbs(error.to_string())),
+            Err(error) => self.disconnect(Broken::Verbs(error.to_string())),
         }
     }
 
@@ -323,7 +322,7 @@ impl CallerState {
             debug_assert!(false, "our own request {} is unreadable", seq.0);
             return;
         };
-        if message.purpose == Purpose::Execute {
+        if message.kind == MessageKind::Execute {
             let record = self.calls.get(message.call);
             header.deadline_us = remaining_us(record.options, now);
             if record.state != State::Pending {

@@ -1,9 +1,9 @@
 //! The client's [`Endpoint`] implementation, and wake-ups between client and server.
 
 use farcall_link::{Completed, PostRefused};
-use farcall_verbs::{Endpoint, Nanos, Next, Notify, Result, WaitSet, Wc, WcStatus};
+use farcall_verbs::{Endpoint, Nanos, Notify, Progress, Result, WaitSet, Wc, WcStatus};
 
-use super::collect::News;
+use super::collect::CollectEvent;
 use super::messages::FetchState;
 use super::{Caller, CallerState};
 use crate::error::Broken;
@@ -16,7 +16,7 @@ const TURNS_PER_POLL: u32 = 16;
 impl CallerState {
     /// Wakes the server, which has set its sleep flag, unless it was woken after the last message was sent.
     pub(crate) fn kick_sleeper(&mut self) {
-        if !self.kicks.covers(self.messages.next) {
+        if !self.retransmit.has_woken_after(self.messages.next) {
             self.kick(Imm::Kick);
         }
     }
@@ -24,7 +24,7 @@ impl CallerState {
     /// Wakes the server. Returns whether a wake-up was sent.
     fn kick(&mut self, imm: Imm) -> bool {
         // Over UC a wake-up that finds no receive is dropped.
-        if self.is_reliable() && self.kicks.is_enough() {
+        if self.is_reliable() && self.retransmit.is_limit_reached() {
             return false;
         }
         let Some(end) = self.end.as_mut() else { return false };
@@ -33,15 +33,15 @@ impl CallerState {
                 // With ordered placement, all messages are placed before the wake-up is delivered. Messages have a
                 // checksum if placement may be unordered.
                 let has_all = !end.checksum && self.config.plan.transport.is_reliable();
-                self.kicks.kicked(self.messages.next);
+                self.retransmit.on_wake(self.messages.next);
                 if has_all {
-                    self.kicks.told_of_all();
+                    self.retransmit.on_all_received();
                 }
                 self.counters.kicks.increment();
                 return true;
             }
             Err(PostRefused::Full { .. }) => {}
-            Err(error) => self.break_off(Broken::Verbs(error.to_string())),
+            Err(error) => self.disconnect(Broken::Verbs(error.to_string())),
         }
         false
     }
@@ -49,53 +49,53 @@ impl CallerState {
     /// Wakes a server that has not responded for some time: it may sleep, and not every client reads its sleep flag.
     #[inline]
     fn kick_if_late<Q: RequestPath>(&mut self, now: Nanos) {
-        if !self.kicks.is_due(now) {
+        if !self.retransmit.is_due(now) {
             return;
         }
         if !self.is_reliable() {
-            self.ask_again::<Q>(now);
+            self.request_again::<Q>(now);
         } else if self.kick(Imm::Kick) {
-            self.kicks.was_due();
-            if self.kicks.is_told_of_all() {
-                return self.kicks.longest_pause(now);
+            self.retransmit.was_due();
+            if self.retransmit.all_received() {
+                return self.retransmit.set_longest_pause(now);
             }
         }
-        self.kicks.next_pause(now);
+        self.retransmit.next_pause(now);
     }
 
     /// Repeats requests over a transport that loses messages, because the silence may be due to a lost response or a
     /// lost request. The server executes only the next number, so that no request runs twice.
     #[cold]
-    fn ask_again<Q: RequestPath>(&mut self, now: Nanos) {
-        if self.end_if_corrupt_again() {
-            return self.kicks.answered(!self.messages.is_empty(), now);
+    fn request_again<Q: RequestPath>(&mut self, now: Nanos) {
+        if self.end_if_still_corrupt() {
+            return self.retransmit.on_response(!self.messages.is_empty(), now);
         }
-        if self.kicks.silence(now) >= self.config.silence_max {
-            return self.break_off(Broken::Silent(self.config.silence_max));
+        if self.retransmit.silence(now) >= self.config.silence_max {
+            return self.disconnect(Broken::Silent(self.config.silence_max));
         }
-        Q::ask(self, now);
+        Q::request_missing(self, now);
     }
 
     /// Requests the responses of executed messages, which the server sends from its slots. If the server has not
     /// responded to an earlier request, the oldest message or that request may be lost, so the oldest message is sent
     /// again as well. Later messages are not: a slow server has received them, and a lost one among them is sent again
     /// when it becomes the oldest.
-    pub(crate) fn ask_for_responses<Q: RequestPath>(&mut self, now: Nanos) {
-        let asked_before = self.kicks.has_asked();
-        self.ask_to_push();
+    pub(crate) fn request_responses<Q: RequestPath>(&mut self, now: Nanos) {
+        let asked_before = self.retransmit.has_woken();
+        self.request_push();
         if asked_before {
             self.send_oldest_again::<Q>(now);
         }
     }
 
     /// Repeats the oldest message, which also requests its response.
-    pub(crate) fn ask_by_oldest<Q: RequestPath>(&mut self, now: Nanos) {
+    pub(crate) fn request_by_oldest<Q: RequestPath>(&mut self, now: Nanos) {
         self.send_oldest_again::<Q>(now);
-        self.kicks.kicked(self.messages.next);
+        self.retransmit.on_wake(self.messages.next);
     }
 
     /// Requests the server to push all outstanding responses. Returns whether the request was sent.
-    pub(crate) fn ask_to_push(&mut self) -> bool {
+    pub(crate) fn request_push(&mut self) -> bool {
         let (head, count) = (self.messages.head, self.messages.outstanding() as u16);
         self.kick(Imm::Push { oldest_low: head.0 as u16, count })
     }
@@ -103,22 +103,22 @@ impl CallerState {
     /// Called before the client sleeps. Requests the server to push all outstanding responses with a wake-up, unless
     /// all of them will be sent like that anyway. Pushed responses are fetched at increasing intervals, so that a
     /// timer rarely wakes the sleeping client for them.
-    fn ask_for_pushes(&mut self) {
+    fn request_pushes(&mut self) {
         let mut numbers = self.messages.numbers();
         let messages = &mut self.messages;
         let are_told_of =
             numbers.all(|seq| messages.at(seq).mode == Mode::ReplyNotify || messages.at(seq).is_pushed);
-        let waits_for_answers = self.waits_to_be_told();
+        let waits_for_answers = self.needs_notification();
         if are_told_of && !waits_for_answers {
             // No push request wakes the server here, so only the timer would.
-            if self.kicks.sleeps_at_once() && !self.messages.is_empty() && self.is_reliable() {
+            if self.retransmit.sleeps_at_once() && !self.messages.is_empty() && self.is_reliable() {
                 self.kick_sleeper();
             }
             return;
         }
-        if self.ask_to_push() {
+        if self.request_push() {
             if waits_for_answers {
-                self.collecting.told_from_now_on(self.is_reliable());
+                self.collecting.on_notify_enabled(self.is_reliable());
             }
             for seq in self.messages.numbers() {
                 self.messages.at(seq).is_pushed = true;
@@ -128,13 +128,16 @@ impl CallerState {
 
     /// Returns whether calls are deferred and no wake-up for their answers has been requested, neither from the server
     /// directly nor by a collect request.
-    fn waits_to_be_told(&mut self) -> bool {
-        self.calls.deferred > 0 && self.end_tells() && !self.collecting.is_told && !self.is_collecting()
+    fn needs_notification(&mut self) -> bool {
+        self.calls.deferred > 0
+            && self.server_notifies_answers()
+            && !self.collecting.server_notifies
+            && !self.is_collecting()
     }
 
     /// Returns whether the server announces deferred answers.
-    pub(super) fn end_tells(&self) -> bool {
-        self.end.as_ref().is_some_and(|end| end.is_told_of_answers)
+    pub(super) fn server_notifies_answers(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.server_notifies)
     }
 
     #[inline]
@@ -146,13 +149,13 @@ impl CallerState {
         if self.messages.is_empty() {
             return deadline;
         }
-        let wake = if P::MINDS_SILENCE { self.kicks.at() } else { None };
+        let wake = if P::MINDS_SILENCE { self.retransmit.at() } else { None };
         Nanos::earlier(deadline, Nanos::earlier(self.next_fetch, wake))
     }
 
     /// Handles completions: completed READs, free send queue slots, wake-ups, failures.
     pub(super) fn poll_completions(&mut self) -> bool {
-        let Ok(got) = self.cq.poll(&mut self.wcs).map_err(|e| self.break_off(Broken::Verbs(e.to_string())))
+        let Ok(got) = self.cq.poll(&mut self.wcs).map_err(|e| self.disconnect(Broken::Verbs(e.to_string())))
         else {
             return true;
         };
@@ -163,7 +166,7 @@ impl CallerState {
         }
         // After the loop, because ending the connection polls more completions into the same array.
         if let Some(status) = broken {
-            self.break_off(Broken::Completion(status));
+            self.disconnect(Broken::Completion(status));
         }
         got > 0
     }
@@ -189,7 +192,7 @@ impl CallerState {
                 let is_wake = end.inbox.received(&mut end.connection, tag, imm);
                 if is_wake && imm.is_some_and(|imm| Imm::decode(imm) == Imm::Answered) {
                     self.counters.answers_told.increment();
-                    self.collecting.woken();
+                    self.collecting.on_wake();
                 }
             }
             Completed::Failed(status) => return Some(status),
@@ -199,13 +202,15 @@ impl CallerState {
 
     /// Handles a completion of the datagram queue pair, or of a queue pair that is closing.
     fn completed_elsewhere(&mut self, wc: &Wc) -> Option<WcStatus> {
-        let arrivals = self.end.as_mut().and_then(|end| end.arrivals.as_mut());
-        let Some(arrivals) = arrivals.filter(|arrivals| arrivals.pair.qp_num() == wc.qp_num) else {
+        let datagram_responses = self.end.as_mut().and_then(|end| end.datagram_responses.as_mut());
+        let Some(datagram_responses) =
+            datagram_responses.filter(|responses| responses.pair.qp_num() == wc.qp_num)
+        else {
             let old = self.closing.iter_mut().filter(|old| old.qp_num() == wc.qp_num);
             old.for_each(|old| _ = old.complete(wc));
             return None;
         };
-        match arrivals.pair.complete(wc) {
+        match datagram_responses.pair.complete(wc) {
             Completed::Received { tag, len_bytes, .. } => self.datagram_arrived(tag as usize, len_bytes),
             Completed::Failed(status) => return Some(status),
             Completed::Send { .. } | Completed::Flushed => {}
@@ -216,38 +221,38 @@ impl CallerState {
 
 impl<P: Path> Endpoint for Caller<P> {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let Self { state, path, .. } = self;
         state.expire(now);
         let mut any = state.pump::<P::Response, P::Request>(path, now);
         state.post_fetches(now);
-        let waits_for_wake = state.collecting.is_told && state.calls.deferred > 0;
-        let is_told = state.reads_in_flight > 0 || (P::Response::SENDS && !state.messages.is_empty());
-        if is_told || waits_for_wake || state.turns_to_poll == 0 || state.kicks.is_armed {
+        let waits_for_wake = state.collecting.server_notifies && state.calls.deferred > 0;
+        let server_notifies = state.reads_in_flight > 0 || (P::Response::SENDS && !state.messages.is_empty());
+        if server_notifies || waits_for_wake || state.turns_to_poll == 0 || state.retransmit.is_armed {
             state.turns_to_poll = TURNS_PER_POLL;
             any |= state.poll_completions();
         } else {
             state.turns_to_poll -= 1;
         }
         let received = state.receive(path, now);
-        let has_news = state.collecting.news != News::None;
-        if has_news {
-            state.plan_to_collect(now);
+        let has_event = state.collecting.event != CollectEvent::None;
+        if has_event {
+            state.schedule_collect(now);
         }
-        if received || has_news {
+        if received || has_event {
             any |= state.pump::<P::Response, P::Request>(path, now);
         }
         if received || state.calls.has_done() {
-            state.kicks.is_armed = false;
-            return Next::Again;
+            state.retransmit.is_armed = false;
+            return Progress::Again;
         }
         if P::MINDS_SILENCE {
             state.kick_if_late::<P::Request>(now);
         }
         if any && state.reads_in_flight == 0 && state.messages.is_empty() {
-            return Next::Again;
+            return Progress::Again;
         }
-        Next::Idle { until: state.until::<P>() }
+        Progress::Idle { until: state.until::<P>() }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -257,9 +262,9 @@ impl<P: Path> Endpoint for Caller<P> {
         // SENDs wake the client by themselves. A response that is fetched nevertheless belongs to an executed message,
         // so the completion of its READ wakes the client.
         if !P::Response::SENDS {
-            state.ask_for_pushes();
+            state.request_pushes();
         }
-        state.kicks.is_armed = true;
+        state.retransmit.is_armed = true;
         state.cq.req_notify(Notify::Any)
     }
 
@@ -267,7 +272,7 @@ impl<P: Path> Endpoint for Caller<P> {
         set.insert(self.state.channel.fd());
     }
 
-    fn waits_long(&self) -> bool {
-        self.state.fetches_in_vain()
+    fn prefers_sleep(&self) -> bool {
+        self.state.exceeds_quick_fetches()
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use farcall_drive::{TokioDriver, WakeQueue};
 use farcall_link::Nic;
 use farcall_shm::fork::Generation;
-use farcall_verbs::{Clock, Endpoint, Error, Nanos, Next, Provider, Result, WaitSet};
+use farcall_verbs::{Clock, Endpoint, Error, Nanos, Progress, Provider, Result, WaitSet};
 use tokio::sync::oneshot;
 
-use super::automatic::Attempts;
 use super::bootstrap::Bootstrap;
 use super::erased::any_caller;
-use super::session::{Repair, Session};
+use super::preset_fallback::PresetFallback;
+use super::session::{ReconnectAction, Session};
 use super::shared::{SharedCall, SharedSession};
 use super::{ClientOptions, PerCall};
 use crate::caller::CallOptions;
@@ -53,27 +53,27 @@ impl Drop for Handle {
 }
 
 enum Message {
-    Call(Waiting),
+    Call(AwaitedCall),
     /// A caller has dropped a future.
-    GivenUp,
+    Cancelled,
     /// A function to call with the counters.
     Inspect(Box<dyn FnOnce(&Counters) + Send>),
     End,
 }
 
 /// Notifies the task if a future is dropped before its call has ended.
-struct GivesUp<'a>(Option<&'a Handle>);
+struct CancelOnDrop<'a>(Option<&'a Handle>);
 
-impl Drop for GivesUp<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(handle) = self.0.filter(|handle| !handle.made_in.is_inherited()) {
-            handle.inbox.push(Message::GivenUp);
+            handle.inbox.push(Message::Cancelled);
         }
     }
 }
 
 /// A call that is awaited.
-struct Waiting {
+struct AwaitedCall {
     method: u16,
     request: Vec<u8>,
     options: PerCall,
@@ -95,20 +95,20 @@ impl AsyncClient {
         options: ClientOptions,
     ) -> std::result::Result<Self, ConnectError> {
         let (nic, address) = (Nic::open(provider)?, address.into());
-        let mut attempts = Attempts::new(provider, &address, options)?;
+        let mut presets = PresetFallback::new(provider, &address, options)?;
         let descriptor = |e| ConnectError::Verbs(Error::os("connect", "a descriptor for the inbox", e));
         let inbox = WakeQueue::new().map_err(descriptor)?;
-        let call_timeout = attempts.options().call_timeout;
+        let call_timeout = presets.options().call_timeout;
         let mut task = loop {
-            match Task::start(&nic, address.clone(), attempts.options(), inbox.clone()).await {
+            match Task::start(&nic, address.clone(), presets.options(), inbox.clone()).await {
                 Ok(task) => break task,
-                Err(error) if attempts.goes_on_after(&error) => {}
+                Err(error) if presets.select_next(&error) => {}
                 Err(error) => return Err(error),
             }
         };
-        task.shared.session.learn_what_it_can_do();
+        task.shared.session.init_profile();
         tokio::spawn(task.run());
-        let (made_in, decision) = (Generation::current(), attempts.decision());
+        let (made_in, decision) = (Generation::current(), presets.decision());
         Ok(Self { handle: Arc::new(Handle { inbox, call_timeout, made_in, decision }) })
     }
 
@@ -140,33 +140,33 @@ impl AsyncClient {
             return Err(CallError::NotSent(Broken::Forked));
         }
         // Dropped after the receiver of the outcome.
-        let mut gives_up = GivesUp(Some(&self.handle));
+        let mut cancel_on_drop = CancelOnDrop(Some(&self.handle));
         let (outcome, ended) = oneshot::channel();
         let usual_timeout = self.handle.call_timeout;
-        let waiting = Waiting { method, request: request.to_vec(), options, usual_timeout, outcome };
+        let waiting = AwaitedCall { method, request: request.to_vec(), options, usual_timeout, outcome };
         self.handle.inbox.push(Message::Call(waiting));
         // If the runtime shut down, the task was dropped together with the call.
         let outcome = ended.await.unwrap_or(Err(CallError::NotSent(Broken::Closed)));
-        gives_up.0 = None;
+        cancel_on_drop.0 = None;
         outcome
     }
 
-    /// Runs `look` on the counters, in the task. Returns `None` if the task has ended.
+    /// Runs `inspect` on the counters, in the task. Returns `None` if the task has ended.
     pub async fn inspect<R: Send + 'static>(
         &self,
-        look: impl FnOnce(&Counters) -> R + Send + 'static,
+        inspect: impl FnOnce(&Counters) -> R + Send + 'static,
     ) -> Option<R> {
         if self.handle.made_in.is_inherited() {
             return None;
         }
         let (seen, result) = oneshot::channel();
-        let look = move |counters: &Counters| drop(seen.send(look(counters)));
-        self.handle.inbox.push(Message::Inspect(Box::new(look)));
+        let inspect = move |counters: &Counters| drop(seen.send(inspect(counters)));
+        self.handle.inbox.push(Message::Inspect(Box::new(inspect)));
         result.await.ok()
     }
 }
 
-impl SharedCall for Waiting {
+impl SharedCall for AwaitedCall {
     fn method(&self) -> u16 {
         self.method
     }
@@ -190,7 +190,7 @@ impl SharedCall for Waiting {
 
 /// The endpoint that the driver runs.
 struct Task {
-    shared: SharedSession<Waiting>,
+    shared: SharedSession<AwaitedCall>,
     inbox: WakeQueue<Message>,
     ended: bool,
 }
@@ -214,8 +214,8 @@ impl Task {
         while let Some(message) = self.inbox.pop() {
             match message {
                 Message::Call(call) => self.shared.push(call),
-                Message::GivenUp => self.shared.cancel_unwanted(),
-                Message::Inspect(look) => look(self.shared.session.caller.counters()),
+                Message::Cancelled => self.shared.cancel_unwanted(),
+                Message::Inspect(inspect) => inspect(self.shared.session.caller.counters()),
                 Message::End => self.ended = true,
             }
         }
@@ -223,7 +223,7 @@ impl Task {
 }
 
 impl Endpoint for Task {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         if self.inbox.has_any() {
             self.take_messages();
         }
@@ -240,8 +240,8 @@ impl Endpoint for Task {
         self.shared.wait_set(set);
     }
 
-    fn waits_long(&self) -> bool {
-        self.shared.waits_long()
+    fn prefers_sleep(&self) -> bool {
+        self.shared.prefers_sleep()
     }
 }
 
@@ -250,7 +250,7 @@ impl Task {
         let mut driver = TokioDriver::new(self.shared.session.clock, self.shared.session.options.waiting());
         while !self.ended {
             if !self.shared.session.caller.is_open() {
-                self.repair().await;
+                self.try_reconnect().await;
                 continue;
             }
             let over = |task: &mut Self| task.ended || !task.shared.session.caller.is_open();
@@ -273,20 +273,20 @@ impl Task {
     }
 
     /// Makes one step towards the next connection. After the reconnect timeout all calls end.
-    async fn repair(&mut self) {
+    async fn try_reconnect(&mut self) {
         let now = self.shared.session.clock.now();
         self.progress(now);
-        match self.shared.session.repair(now) {
-            Repair::None => {}
-            Repair::Pause(pause) => tokio::time::sleep(pause).await,
-            Repair::Connect(timeout) => {
+        match self.shared.session.reconnect_action(now) {
+            ReconnectAction::None => {}
+            ReconnectAction::Pause(pause) => tokio::time::sleep(pause).await,
+            ReconnectAction::Connect(timeout) => {
                 if self.connect(timeout).await.is_err() {
                     self.shared.session.failed();
                 }
             }
-            Repair::GivenUp => {
+            ReconnectAction::Abandoned => {
                 let why = self.shared.session.why_broken();
-                self.shared.give_up(&why);
+                self.shared.abandon(&why);
                 self.ended |= !self.shared.session.options.reconnect;
             }
         }

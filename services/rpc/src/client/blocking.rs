@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use farcall_drive::IdleTurns;
+use farcall_drive::IdlePolicy;
 use farcall_link::Nic;
 use farcall_shm::fork::Generation;
 use farcall_verbs::{Clock, Nanos, Provider, WaitSet};
 
-use super::automatic::{Attempts, names_no_thread};
 use super::erased::{AnyCaller, any_caller};
+use super::preset_fallback::{PresetFallback, names_no_thread};
 use super::session::Session;
-use super::waiting::LOOK_PERIOD;
+use super::waiting::CHECK_PERIOD;
 use super::{ClientOptions, PerCall, TURNS};
 use crate::caller::{BatchCaller, CallId, CallOptions, Caller, Completion};
 use crate::config::CallerConfig;
@@ -22,7 +22,7 @@ use crate::tune::{Decision, LinkProfile};
 use crate::wire::Status;
 
 /// Pause between calls after which the bootstrap connection is checked before the next call.
-const LOOK_AFTER_PAUSE: Duration = Duration::from_millis(5);
+const CHECK_AFTER_PAUSE: Duration = Duration::from_millis(5);
 
 /// A connection to one server thread, including waiting, wake-ups and reconnection.
 ///
@@ -54,12 +54,12 @@ pub type BatchClient<P> = ClientOf<BatchCaller<P>>;
 /// Common implementation of [`Client`] and [`StaticClient`], which differ in how they call the endpoint.
 pub struct ClientOf<C: AnyCaller + ?Sized> {
     pub(super) now: Nanos,
-    pub(super) idle_turns: IdleTurns,
+    pub(super) idle_policy: IdlePolicy,
     pub(super) set: WaitSet,
-    pub(super) next_look: Nanos,
+    pub(super) next_check: Nanos,
     turns_to_clock: u32,
     /// Outcomes of submitted calls that completed while [`Client::call`] waited for its own call.
-    ended_meanwhile: VecDeque<(CallId, Result<Vec<u8>, CallError>)>,
+    other_outcomes: VecDeque<(CallId, Result<Vec<u8>, CallError>)>,
     lent: Vec<u8>,
     made_in: Generation,
     decision: Option<Decision>,
@@ -83,7 +83,7 @@ impl Client {
             let caller = any_caller(nic.clone(), options.config.clone())?;
             Self::start(caller, address.clone(), options)
         };
-        let (mut client, decision) = Attempts::new(provider, &address, options)?.run(start)?;
+        let (mut client, decision) = PresetFallback::new(provider, &address, options)?.run(start)?;
         client.decision = decision;
         Ok(client)
     }
@@ -147,18 +147,18 @@ impl<C: AnyCaller> ClientOf<C> {
 
 impl<C: AnyCaller + ?Sized> ClientOf<C> {
     fn start(caller: Box<C>, address: String, options: ClientOptions) -> Result<Self, ConnectError> {
-        let idle_turns = IdleTurns::new(options.waiting());
+        let idle_policy = IdlePolicy::new(options.waiting());
         let mut session = Session::new(caller, address, options);
         session.connect(session.options.connect_timeout)?;
-        session.learn_what_it_can_do();
+        session.init_profile();
         let now = session.clock.now();
         Ok(Self {
             now,
-            idle_turns,
+            idle_policy,
             set: WaitSet::default(),
-            next_look: now + LOOK_PERIOD,
+            next_check: now + CHECK_PERIOD,
             turns_to_clock: TURNS,
-            ended_meanwhile: VecDeque::new(),
+            other_outcomes: VecDeque::new(),
             lent: Vec::new(),
             made_in: Generation::current(),
             decision: None,
@@ -240,7 +240,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
                 if done.call == id {
                     return done.result.map(|result| reply.extend_from_slice(result));
                 }
-                self.ended_meanwhile.push_back((done.call, done.result.map(<[u8]>::to_vec)));
+                self.other_outcomes.push_back((done.call, done.result.map(<[u8]>::to_vec)));
             }
             self.turn_until(None);
         }
@@ -294,8 +294,8 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
             return Err(CallError::NotSent(Broken::Forked));
         }
         let now = self.session.clock.now();
-        if now.since(self.now) > LOOK_AFTER_PAUSE {
-            self.look();
+        if now.since(self.now) > CHECK_AFTER_PAUSE {
+            self.check_bootstrap();
         }
         self.now = now;
         Ok(())
@@ -314,7 +314,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     /// Returns the next completed call, if there is one. Drives the connection like [`Client::progress`], without
     /// waiting.
     pub fn poll(&mut self) -> Option<Completion<'_>> {
-        if self.ended_meanwhile.is_empty() && !self.session.caller.has_completion() {
+        if self.other_outcomes.is_empty() && !self.session.caller.has_completion() {
             self.progress();
         }
         self.next_completion()
@@ -335,9 +335,9 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         }
         self.now = self.session.clock.now();
         if !self.session.caller.is_open() {
-            self.repair();
+            self.try_reconnect();
         } else {
-            self.look_if_due();
+            self.check_if_due();
         }
     }
 
@@ -354,7 +354,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     /// Returns an error if no call is outstanding.
     pub fn wait(&mut self) -> Result<Completion<'_>, NothingOutstanding> {
         self.flush();
-        while self.ended_meanwhile.is_empty() && !self.session.caller.has_completion() {
+        while self.other_outcomes.is_empty() && !self.session.caller.has_completion() {
             if self.session.caller.pending() == 0 {
                 return Err(NothingOutstanding);
             }
@@ -366,7 +366,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     /// Returns the next submitted call that is known to have completed.
     #[inline]
     pub fn next_completion(&mut self) -> Option<Completion<'_>> {
-        if let Some((call, result)) = self.ended_meanwhile.pop_front() {
+        if let Some((call, result)) = self.other_outcomes.pop_front() {
             let result = result.map(|bytes| {
                 self.lent = bytes;
                 &self.lent[..]
@@ -375,7 +375,7 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         }
         if self.session.caller.has_completion() {
             // The server has responded, so it exists.
-            self.next_look = self.now + LOOK_PERIOD;
+            self.next_check = self.now + CHECK_PERIOD;
         }
         self.session.caller.next_completion()
     }

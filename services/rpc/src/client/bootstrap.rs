@@ -5,7 +5,9 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use farcall_link::bootstrap::{BootstrapError, Hello, Initiator, Notice, VersionRange, Welcome};
+use farcall_link::bootstrap::{
+    BootstrapError, Hello, Initiator, PostHandshakeMessage, VersionRange, Welcome,
+};
 
 use crate::error::{Broken, ConnectError};
 
@@ -16,10 +18,10 @@ pub(super) struct Bootstrap {
 }
 
 /// Result of reading the bootstrap connection.
-pub(super) enum Heard {
-    Nothing,
-    GoingAway,
-    Gone(Broken),
+pub(super) enum ServerNotice {
+    None,
+    Draining,
+    Ended(Broken),
 }
 
 impl Bootstrap {
@@ -53,39 +55,41 @@ impl Bootstrap {
     }
 
     /// Reads the server's notices, without blocking.
-    pub fn look(&mut self) -> Heard {
+    pub fn poll_notices(&mut self) -> ServerNotice {
         let mut buffer = [0u8; 1_024];
         match self.socket.read(&mut buffer) {
-            Ok(0) => Heard::Gone(Broken::HungUp),
-            Ok(got) => self.hear(&buffer[..got]),
+            Ok(0) => ServerNotice::Ended(Broken::HungUp),
+            Ok(got) => self.handle_notices(&buffer[..got]),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                Heard::Nothing
+                ServerNotice::None
             }
-            Err(_) => Heard::Gone(Broken::HungUp),
+            Err(_) => ServerNotice::Ended(Broken::HungUp),
         }
     }
 
-    fn hear(&mut self, mut bytes: &[u8]) -> Heard {
-        let mut heard = Heard::Nothing;
+    fn handle_notices(&mut self, mut bytes: &[u8]) -> ServerNotice {
+        let mut result = ServerNotice::None;
         while !bytes.is_empty() {
-            match self.machine.feed_later(bytes) {
+            match self.machine.feed_post_handshake(bytes) {
                 Ok((taken, notice)) => {
                     bytes = &bytes[taken..];
-                    if notice == Some(Notice::GoingAway) {
-                        heard = Heard::GoingAway;
+                    if notice == Some(PostHandshakeMessage::GoingAway) {
+                        result = ServerNotice::Draining;
                     }
                 }
-                Err(BootstrapError::Refused(refusal)) => return Heard::Gone(Broken::Refused(refusal)),
-                Err(error) => return Heard::Gone(Broken::Protocol(error.to_string())),
+                Err(BootstrapError::Refused(refusal)) => {
+                    return ServerNotice::Ended(Broken::Refused(refusal));
+                }
+                Err(error) => return ServerNotice::Ended(Broken::Protocol(error.to_string())),
             }
         }
-        heard
+        result
     }
 
     /// Notifies the server that the session is no longer needed.
-    pub fn say_goodbye(&mut self) {
+    pub fn send_close(&mut self) {
         // If the notice is lost, the session expires.
-        let _ = self.socket.write(&self.machine.notice(Notice::Goodbye));
+        let _ = self.socket.write(&self.machine.notice(PostHandshakeMessage::CloseNotify));
     }
 
     pub fn fd(&self) -> RawFd {

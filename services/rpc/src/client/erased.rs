@@ -3,7 +3,7 @@
 use std::ops::DerefMut;
 
 use farcall_link::{Batching, Nic};
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Next};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress};
 
 use crate::caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completion};
 use crate::config::CallerConfig;
@@ -24,7 +24,7 @@ pub trait AnyCaller: Endpoint + DerefMut<Target = CallerState> + Send {
 
     /// Makes up to `turns` driver iterations, until a call completes.
     #[inline]
-    fn turns(&mut self, turns: u32, now: Nanos) -> Next {
+    fn turns(&mut self, turns: u32, now: Nanos) -> Progress {
         let mut next = self.progress(now);
         for _ in 1..turns {
             if self.has_completion() {

@@ -9,12 +9,12 @@
 mod addresses;
 #[cfg(feature = "tokio")]
 mod asynchronous;
-mod automatic;
 mod blocking;
 mod bootstrap;
 mod dispatcher;
 mod erased;
 mod options;
+mod preset_fallback;
 #[cfg(feature = "tokio")]
 mod servers;
 mod session;
@@ -30,7 +30,7 @@ pub use dispatcher::{Dispatcher, Requester, ServerThread};
 pub use erased::{AnyCaller, any_caller};
 pub use options::{ClientOptions, PerCall, Verbs};
 #[cfg(feature = "tokio")]
-pub use servers::{AsyncServers, Retry, Spread};
+pub use servers::{AsyncServers, LoadBalancing, Retry};
 
 /// Driver iterations between two decisions on waiting.
 const TURNS: u32 = 16;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_link::{BatchConfig, Batching, Plan, Waiting};
+use farcall_link::{BatchConfig, Batching, Plan, WaitStrategy};
 use farcall_verbs::Nanos;
 
 use super::TURNS;
@@ -118,9 +118,9 @@ impl ClientOptions {
 
     /// Sets how to wait for results. Clients that only sleep request a wake-up with each result.
     #[must_use]
-    pub fn wait_by(mut self, waiting: Waiting) -> Self {
+    pub fn wait_by(mut self, waiting: WaitStrategy) -> Self {
         self.config.plan.waiting = waiting;
-        self.config.notify = matches!(waiting, Waiting::EventBatch);
+        self.config.notify = matches!(waiting, WaitStrategy::EventBatch);
         self
     }
 
@@ -132,9 +132,11 @@ impl ClientOptions {
     }
 
     /// Returns the wait strategy, counted in batches of turns.
-    pub(super) fn waiting(&self) -> Waiting {
+    pub(super) fn waiting(&self) -> WaitStrategy {
         match self.config.plan.waiting {
-            Waiting::Adaptive { max_retry } => Waiting::Adaptive { max_retry: max_retry.div_ceil(TURNS) },
+            WaitStrategy::Adaptive { max_retry } => {
+                WaitStrategy::Adaptive { max_retry: max_retry.div_ceil(TURNS) }
+            }
             other => other,
         }
     }

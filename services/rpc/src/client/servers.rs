@@ -16,7 +16,7 @@ use crate::wire::Status;
 
 /// How calls are distributed over servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
+pub enum LoadBalancing {
     /// One server after another.
     RoundRobin,
     /// The server with the fewest calls of this client in flight.
@@ -35,7 +35,7 @@ pub struct Retry {
 }
 
 /// Time for which other servers are preferred to one that failed.
-const REST: Duration = Duration::from_secs(1);
+const FAILED_SERVER_COOLDOWN: Duration = Duration::from_secs(1);
 /// Interval between reads of addresses that may change, while calls are made.
 const READ_PERIOD: Duration = Duration::from_secs(1);
 
@@ -53,7 +53,7 @@ pub struct AsyncServers {
 struct Shared {
     provider: Box<dyn Provider>,
     options: ClientOptions,
-    spread: Spread,
+    load_balancing: LoadBalancing,
     /// Replaced as a unit: a call uses the list that was current when it began.
     members: RwLock<Members>,
     /// Source of the addresses, if they may change.
@@ -70,24 +70,24 @@ type Members = Arc<[Arc<Member>]>;
 struct Member {
     address: String,
     client: Mutex<Option<AsyncClient>>,
-    under_way: AtomicUsize,
+    in_flight: AtomicUsize,
     /// Time until which other servers are preferred, in milliseconds since `epoch`; 0: the server works.
-    rests_until_ms: AtomicU64,
+    cooldown_until_ms: AtomicU64,
 }
 
 /// Counts a call in flight at a member.
-struct UnderWay<'a>(&'a Member);
+struct InFlightGuard<'a>(&'a Member);
 
-impl<'a> UnderWay<'a> {
+impl<'a> InFlightGuard<'a> {
     fn at(member: &'a Member) -> Self {
-        member.under_way.fetch_add(1, Ordering::Relaxed);
+        member.in_flight.fetch_add(1, Ordering::Relaxed);
         Self(member)
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -102,12 +102,12 @@ impl AsyncServers {
         provider: impl Provider + 'static,
         addresses: impl IntoIterator<Item = impl Into<String>>,
         options: ClientOptions,
-        spread: Spread,
+        load_balancing: LoadBalancing,
     ) -> Self {
         let addresses: Vec<String> = addresses.into_iter().map(Into::into).collect();
         let count = addresses.len();
         assert!((1..=SERVERS_MAX).contains(&count), "1 to {SERVERS_MAX} servers, not {count}");
-        Self::with(Box::new(provider), addresses, None, options, spread)
+        Self::with(Box::new(provider), addresses, None, options, load_balancing)
     }
 
     /// Creates a client whose addresses may change. They are read now, and once a second while calls are made, on a
@@ -120,10 +120,10 @@ impl AsyncServers {
         provider: impl Provider + 'static,
         source: Addresses,
         options: ClientOptions,
-        spread: Spread,
+        load_balancing: LoadBalancing,
     ) -> io::Result<Self> {
         let (source, read) = read(source).await?;
-        Ok(Self::with(Box::new(provider), read?, Some(source), options, spread))
+        Ok(Self::with(Box::new(provider), read?, Some(source), options, load_balancing))
     }
 
     fn with(
@@ -131,12 +131,12 @@ impl AsyncServers {
         addresses: Vec<String>,
         source: Option<Addresses>,
         options: ClientOptions,
-        spread: Spread,
+        load_balancing: LoadBalancing,
     ) -> Self {
         let shared = Shared {
             provider,
             options,
-            spread,
+            load_balancing,
             members: RwLock::new(addresses.into_iter().map(Member::new).collect()),
             source,
             next_read_ms: AtomicU64::new(READ_PERIOD.as_millis() as u64),
@@ -181,7 +181,7 @@ impl AsyncServers {
         let mut round = 0;
         loop {
             match shared.call_any(&self.members(), first, method, request, options, deadline).await {
-                Err(error) if round < rounds && may_go_elsewhere(&error) => {}
+                Err(error) if round < rounds && may_try_other_server(&error) => {}
                 outcome => return outcome,
             }
             round += 1;
@@ -221,7 +221,7 @@ impl AsyncServers {
         if let Some(source) = &shared.source
             && shared.is_read_due()
         {
-            tokio::spawn(Arc::clone(shared).read_again(source.clone()));
+            tokio::spawn(Arc::clone(shared).reread(source.clone()));
         }
         shared.members()
     }
@@ -252,7 +252,7 @@ impl Shared {
     }
 
     /// Reads the addresses again. Servers that stay in the list keep their connections.
-    async fn read_again(self: Arc<Self>, source: Addresses) {
+    async fn reread(self: Arc<Self>, source: Addresses) {
         let addresses = match read(source).await {
             Ok((_, Ok(addresses))) => addresses,
             Ok((_, Err(why))) => return tracing::warn!("the servers stay as they were: {why}"),
@@ -281,11 +281,11 @@ impl Shared {
         let left = (0..count).map(|i| (first + i) % count).filter(|at| tried & 1 << at == 0);
         let cost = |at: &usize| {
             let member = &members[*at];
-            let load = match self.spread {
-                Spread::RoundRobin => 0,
-                Spread::LeastLoaded => member.under_way.load(Ordering::Relaxed),
+            let load = match self.load_balancing {
+                LoadBalancing::RoundRobin => 0,
+                LoadBalancing::LeastLoaded => member.in_flight.load(Ordering::Relaxed),
             };
-            (member.rests(now_ms), load)
+            (member.is_cooling_down(now_ms), load)
         };
         left.min_by_key(cost).unwrap_or(first % count)
     }
@@ -308,7 +308,7 @@ impl Shared {
             let outcome = self.call_at(&members[at], method, request, options.timeout(left)).await;
             let is_last = tried.count_ones() as usize == members.len();
             match outcome {
-                Err(error) if !is_last && may_go_elsewhere(&error) => {}
+                Err(error) if !is_last && may_try_other_server(&error) => {}
                 outcome => return outcome,
             }
         }
@@ -321,17 +321,17 @@ impl Shared {
         request: &[u8],
         options: PerCall,
     ) -> Result<Vec<u8>, CallError> {
-        let _under_way = UnderWay::at(member);
+        let _in_flight = InFlightGuard::at(member);
         let outcome = match self.client_of(member).await {
             Ok(client) => client.call_with(method, request, options).await,
             Err(error) => Err(error),
         };
         match &outcome {
-            Err(error) if may_go_elsewhere(error) => {
-                let until_ms = self.now_ms() + REST.as_millis() as u64;
-                member.rests_until_ms.store(until_ms, Ordering::Relaxed);
+            Err(error) if may_try_other_server(error) => {
+                let until_ms = self.now_ms() + FAILED_SERVER_COOLDOWN.as_millis() as u64;
+                member.cooldown_until_ms.store(until_ms, Ordering::Relaxed);
             }
-            _ => member.rests_until_ms.store(0, Ordering::Relaxed),
+            _ => member.cooldown_until_ms.store(0, Ordering::Relaxed),
         }
         outcome
     }
@@ -356,13 +356,13 @@ impl Member {
         Arc::new(Self {
             address,
             client: Mutex::new(None),
-            under_way: AtomicUsize::new(0),
-            rests_until_ms: AtomicU64::new(0),
+            in_flight: AtomicUsize::new(0),
+            cooldown_until_ms: AtomicU64::new(0),
         })
     }
 
-    fn rests(&self, now_ms: u64) -> bool {
-        now_ms < self.rests_until_ms.load(Ordering::Relaxed)
+    fn is_cooling_down(&self, now_ms: u64) -> bool {
+        now_ms < self.cooldown_until_ms.load(Ordering::Relaxed)
     }
 }
 
@@ -380,7 +380,7 @@ fn of_key(members: &[Arc<Member>], key: &[u8]) -> usize {
 }
 
 /// Returns whether the call certainly was not executed, for a reason that is specific to the server.
-fn may_go_elsewhere(error: &CallError) -> bool {
+fn may_try_other_server(error: &CallError) -> bool {
     match error {
         CallError::NotSent(_) => true,
         CallError::Server { status, .. } => matches!(*status, Status::GOING_AWAY | Status::OVERLOADED),

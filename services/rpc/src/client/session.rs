@@ -8,7 +8,7 @@ use farcall_link::Backoff;
 use farcall_link::bootstrap::Welcome;
 use farcall_verbs::{Clock, MonotonicClock, Nanos};
 
-use super::bootstrap::{Bootstrap, Heard};
+use super::bootstrap::{Bootstrap, ServerNotice};
 use super::erased::AnyCaller;
 use super::{ClientOptions, TURNS};
 use crate::error::{Broken, ConnectError};
@@ -31,12 +31,12 @@ pub(super) struct Session<C: ?Sized> {
 /// A period without a connection.
 #[derive(Clone, Copy)]
 struct Outage {
-    give_up_at: Nanos,
+    abandon_at: Nanos,
     retry_at: Nanos,
 }
 
 /// Next action of a client without a connection.
-pub(super) enum Repair {
+pub(super) enum ReconnectAction {
     /// No action: calls have completed that the client should return first.
     None,
     /// Wait for this long.
@@ -44,7 +44,7 @@ pub(super) enum Repair {
     /// Try to connect with this timeout.
     Connect(Duration),
     /// No action: the reconnect timeout has expired, and all calls have ended.
-    GivenUp,
+    Abandoned,
 }
 
 impl<C: AnyCaller + ?Sized> Session<C> {
@@ -55,7 +55,7 @@ impl<C: AnyCaller + ?Sized> Session<C> {
     }
 
     /// Sets the caller's profile from the options, or measures it with a probe.
-    pub fn learn_what_it_can_do(&mut self) {
+    pub fn init_profile(&mut self) {
         match &self.options.profile {
             Some(profile) => self.caller.set_profile(profile.clone()),
             None if self.options.probe => self.caller.probe(&self.clock),
@@ -65,11 +65,11 @@ impl<C: AnyCaller + ?Sized> Session<C> {
 
     /// Handles the server's notices. Costs a system call.
     #[cold]
-    pub fn look(&mut self) {
-        match self.bootstrap.as_mut().map(Bootstrap::look) {
-            None | Some(Heard::Nothing) => {}
-            Some(Heard::GoingAway) => self.caller.set_going_away(),
-            Some(Heard::Gone(why)) => self.caller.break_off(why),
+    pub fn check_bootstrap(&mut self) {
+        match self.bootstrap.as_mut().map(Bootstrap::poll_notices) {
+            None | Some(ServerNotice::None) => {}
+            Some(ServerNotice::Draining) => self.caller.set_draining(),
+            Some(ServerNotice::Ended(why)) => self.caller.disconnect(why),
         }
     }
 
@@ -102,29 +102,29 @@ impl<C: AnyCaller + ?Sized> Session<C> {
     /// Called without a connection: ends the calls whose deadline has passed, or all of them after the reconnect
     /// timeout.
     #[cold]
-    pub fn repair(&mut self, now: Nanos) -> Repair {
+    pub fn reconnect_action(&mut self, now: Nanos) -> ReconnectAction {
         self.bootstrap = None;
         self.caller.turns(1, now);
-        let begun = Outage { give_up_at: now + self.options.reconnect_timeout, retry_at: now };
+        let begun = Outage { abandon_at: now + self.options.reconnect_timeout, retry_at: now };
         if self.outage.is_none() {
             tracing::info!(server = %self.address, "no connection: {}", self.why_broken());
         }
         let outage = *self.outage.get_or_insert(begun);
-        if !self.options.reconnect || now >= outage.give_up_at {
+        if !self.options.reconnect || now >= outage.abandon_at {
             self.outage = None;
             let why = self.why_broken();
             self.caller.fail_all(&why);
-            return Repair::GivenUp;
+            return ReconnectAction::Abandoned;
         }
         if self.caller.has_completion() {
-            return Repair::None;
+            return ReconnectAction::None;
         }
-        let until = Nanos::earlier(Some(outage.give_up_at), self.caller.earliest_deadline());
+        let until = Nanos::earlier(Some(outage.abandon_at), self.caller.earliest_deadline());
         let left = until.map_or(Duration::ZERO, |until| until.since(now));
         if now < outage.retry_at {
-            return Repair::Pause(outage.retry_at.since(now).min(left));
+            return ReconnectAction::Pause(outage.retry_at.since(now).min(left));
         }
-        Repair::Connect(self.options.connect_timeout.min(left.max(CONNECT_TIMEOUT_MIN)))
+        ReconnectAction::Connect(self.options.connect_timeout.min(left.max(CONNECT_TIMEOUT_MIN)))
     }
 
     /// Returns why there is no connection.
@@ -135,14 +135,14 @@ impl<C: AnyCaller + ?Sized> Session<C> {
     /// Ends the session at both ends.
     pub fn close(&mut self) {
         if let Some(bootstrap) = self.bootstrap.as_mut() {
-            bootstrap.say_goodbye();
+            bootstrap.send_close();
         }
-        self.caller.break_off(Broken::Closed);
+        self.caller.disconnect(Broken::Closed);
     }
 
     /// Makes the driver iterations that precede a decision on waiting.
     #[inline]
-    pub fn turns(&mut self, now: Nanos) -> farcall_verbs::Next {
+    pub fn turns(&mut self, now: Nanos) -> farcall_verbs::Progress {
         self.caller.turns(TURNS, now)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 use super::erased::AnyCaller;
 use super::session::Session;
@@ -12,7 +12,7 @@ use crate::error::{Broken, CallError};
 use crate::wire::Status;
 
 /// Rounds of driver iterations between two checks of the bootstrap connection, in addition to those after sleeping.
-const TURNS_PER_LOOK: u32 = 256;
+const TURNS_PER_CHECK: u32 = 256;
 
 /// A call of one of the callers.
 pub(super) trait SharedCall {
@@ -34,12 +34,12 @@ pub(super) struct SharedSession<W> {
     pub session: Session<dyn AnyCaller>,
     queue: VecDeque<W>,
     waiting: HashMap<CallId, W>,
-    turns_to_look: u32,
+    turns_to_check: u32,
 }
 
 impl<W: SharedCall> SharedSession<W> {
     pub fn new(session: Session<dyn AnyCaller>) -> Self {
-        Self { session, queue: VecDeque::new(), waiting: HashMap::new(), turns_to_look: TURNS_PER_LOOK }
+        Self { session, queue: VecDeque::new(), waiting: HashMap::new(), turns_to_check: TURNS_PER_CHECK }
     }
 
     /// Queues a call for the next free slot of the window.
@@ -93,13 +93,13 @@ impl<W: SharedCall> SharedSession<W> {
         });
     }
 
-    fn look(&mut self) {
-        self.turns_to_look = TURNS_PER_LOOK;
-        self.session.look();
+    fn check_bootstrap(&mut self) {
+        self.turns_to_check = TURNS_PER_CHECK;
+        self.session.check_bootstrap();
     }
 
     /// Ends the queued calls, because there will be no connection.
-    pub fn give_up(&mut self, why: &Broken) {
+    pub fn abandon(&mut self, why: &Broken) {
         self.deliver();
         for call in self.queue.drain(..) {
             call.end(Err(CallError::NotSent(why.clone())));
@@ -108,22 +108,22 @@ impl<W: SharedCall> SharedSession<W> {
 }
 
 impl<W: SharedCall> Endpoint for SharedSession<W> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         self.submit(now);
         let next = self.session.turns(now);
-        self.turns_to_look -= 1;
-        if self.turns_to_look == 0 {
-            self.look();
+        self.turns_to_check -= 1;
+        if self.turns_to_check == 0 {
+            self.check_bootstrap();
         }
         // A slot may be free again although no call completed: that of a cancelled call.
         let may_submit = !self.queue.is_empty() && self.session.caller.available() > 0;
-        if self.deliver() || may_submit { Next::Again } else { next }
+        if self.deliver() || may_submit { Progress::Again } else { next }
     }
 
     fn arm(&mut self) -> Result<()> {
         // Check the bootstrap connection in the last iteration before sleeping and in the first one after it.
-        self.look();
-        self.turns_to_look = 2;
+        self.check_bootstrap();
+        self.turns_to_check = 2;
         self.session.caller.arm()
     }
 
@@ -134,7 +134,7 @@ impl<W: SharedCall> Endpoint for SharedSession<W> {
         self.session.caller.wait_set(set);
     }
 
-    fn waits_long(&self) -> bool {
-        self.session.caller.waits_long()
+    fn prefers_sleep(&self) -> bool {
+        self.session.caller.prefers_sleep()
     }
 }

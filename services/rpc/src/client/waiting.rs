@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use farcall_drive::{arm_then_look, sleep_on};
-use farcall_verbs::{Clock, Nanos, Next};
+use farcall_drive::{arm_then_poll, sleep_on};
+use farcall_verbs::{Clock, Nanos, Progress};
 
 use super::ClientOf;
 use super::erased::AnyCaller;
-use super::session::Repair;
+use super::session::ReconnectAction;
 
 /// Interval between checks of the bootstrap connection while there are no results. A check costs a system call.
-pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(1);
+pub(super) const CHECK_PERIOD: Duration = Duration::from_millis(1);
 
 impl<C: AnyCaller + ?Sized> ClientOf<C> {
     /// Makes several driver iterations. If no call completes, waits according to the plan, at most until `deadline`.
@@ -20,45 +20,45 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         }
         let next = self.session.turns(self.now);
         if self.session.caller.has_completion() {
-            self.idle_turns.worked();
-            self.next_look = self.now + LOOK_PERIOD;
+            self.idle_policy.worked();
+            self.next_check = self.now + CHECK_PERIOD;
             return;
         }
         self.now = self.session.clock.now();
         if !self.session.caller.is_open() {
-            if let Some(pause) = self.repair() {
+            if let Some(pause) = self.try_reconnect() {
                 std::thread::sleep(pause);
             }
             return;
         }
         match next {
-            Next::Again => self.idle_turns.worked(),
-            Next::Idle { .. } if self.idle_turns.was_idle(self.session.caller.looks()) => {
+            Progress::Again => self.idle_policy.worked(),
+            Progress::Idle { .. } if self.idle_policy.was_idle(self.session.caller.poll_weight()) => {
                 self.sleep_until(deadline)
             }
-            Next::Idle { .. } => self.look_if_due(),
+            Progress::Idle { .. } => self.check_if_due(),
         }
     }
 
     #[inline]
-    pub(super) fn look_if_due(&mut self) {
-        if self.now >= self.next_look {
-            self.look();
+    pub(super) fn check_if_due(&mut self) {
+        if self.now >= self.next_check {
+            self.check_bootstrap();
         }
     }
 
     #[cold]
-    pub(super) fn look(&mut self) {
-        self.next_look = self.now + LOOK_PERIOD;
-        self.session.look();
+    pub(super) fn check_bootstrap(&mut self) {
+        self.next_check = self.now + CHECK_PERIOD;
+        self.session.check_bootstrap();
     }
 
     #[cold]
     fn sleep_until(&mut self, deadline: Option<Nanos>) {
         self.now = self.session.clock.now();
-        let Next::Idle { until } = arm_then_look(&mut *self.session.caller, self.now) else { return };
+        let Progress::Idle { until } = arm_then_poll(&mut *self.session.caller, self.now) else { return };
         if self.session.caller.has_completion() {
-            // The last look has found it; no event follows.
+            // The last poll has found it; no event follows.
             return;
         }
         if self.session.caller.pending() == 0 && self.session.caller.available() > 0 {
@@ -74,18 +74,18 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         }
         // If the system cannot sleep on descriptors, the client polls; only processor time is lost.
         let _ = sleep_on(self.set.fds(), until.map(|until| until.since(self.now)));
-        self.idle_turns.woke();
+        self.idle_policy.woke();
         self.now = self.session.clock.now();
-        self.look_if_due();
+        self.check_if_due();
     }
 
     /// Called without a connection: tries to connect if an attempt is due. Returns how long there is nothing to do.
     #[cold]
-    pub(super) fn repair(&mut self) -> Option<Duration> {
-        match self.session.repair(self.now) {
-            Repair::None | Repair::GivenUp => None,
-            Repair::Pause(pause) => Some(pause),
-            Repair::Connect(timeout) => {
+    pub(super) fn try_reconnect(&mut self) -> Option<Duration> {
+        match self.session.reconnect_action(self.now) {
+            ReconnectAction::None | ReconnectAction::Abandoned => None,
+            ReconnectAction::Pause(pause) => Some(pause),
+            ReconnectAction::Connect(timeout) => {
                 if self.session.connect(timeout).is_err() {
                     self.session.failed();
                 }

@@ -3,15 +3,15 @@
 //! A datagram may be lost, duplicated, or overtake another one. Its number identifies the message that it responds to,
 //! and its tail proves that the server of this session sent it. Lost responses are requested again, as over UC.
 
-use farcall_link::{Datagrams, Geometry, Piece, RegionId};
+use farcall_link::{Datagrams, Geometry, LocalSlice, RegionId};
 use farcall_verbs::Error;
 
 use super::ResponsePath;
-use crate::caller::{CallerState, Look, Source};
+use crate::caller::{CallerState, ResponseCheck, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::inbox::Inbox;
-use crate::responder::{ServerEnd, ThreadPair};
+use crate::responder::{ServerConnection, SharedUdQp};
 use crate::wire::{FirstWord, Mode, ResponseHeader, Seq, Slots};
 
 /// The server sends every result as a datagram.
@@ -38,38 +38,39 @@ impl ResponsePath for DatagramReply {
     }
 
     #[inline]
-    fn can_respond(end: &ServerEnd, thread_pair: &ThreadPair, seq: Seq) -> bool {
-        thread_pair.has_room_for(end.ticket_of(seq))
+    fn can_respond(end: &ServerConnection, shared_ud_qp: &SharedUdQp, seq: Seq) -> bool {
+        shared_ud_qp.has_room_for(end.ticket_of(seq))
     }
 
     #[inline]
     fn respond(
-        end: &mut ServerEnd,
-        thread_pair: &mut ThreadPair,
+        end: &mut ServerConnection,
+        shared_ud_qp: &mut SharedUdQp,
         seq: Seq,
         _: Mode,
         _push: bool,
         counters: &Counters,
     ) {
         let (Some(len_bytes), Some(to)) = (end.response_bytes(seq), &mut end.reply_to) else { return };
-        let piece = Piece { region: to.results_id, offset: end.session.responses.offset(seq), len_bytes };
+        let piece =
+            LocalSlice { region: to.results_id, offset: end.session.responses.offset(seq), len_bytes };
         counters.replied.increment();
-        if let Some(ticket) = thread_pair.send(piece, to) {
+        if let Some(ticket) = shared_ud_qp.send(piece, to) {
             end.tickets[end.session.responses.index(seq)] = ticket;
         }
     }
 }
 
 /// The client's queue pair for datagrams, and the responses received by it.
-pub(crate) struct Arrivals {
+pub(crate) struct DatagramResponses {
     pub pair: Datagrams,
     receives: Inbox,
     /// Indexed by response slot: responses that wait until their message is the oldest.
-    waiting: Box<[Option<Arrived>]>,
+    waiting: Box<[Option<ReceivedResponse>]>,
 }
 
 /// A response that has been checked.
-struct Arrived {
+struct ReceivedResponse {
     receive: usize,
     header: ResponseHeader,
 }
@@ -79,7 +80,7 @@ const fn receive_bytes(geometry: Geometry) -> usize {
     Datagrams::HEADER_BYTES + geometry.response_slot_bytes as usize
 }
 
-impl Arrivals {
+impl DatagramResponses {
     /// Number of receives: one for each message in flight, and as many for duplicates.
     pub const fn receives(geometry: Geometry) -> usize {
         2 * geometry.window as usize
@@ -107,7 +108,7 @@ impl Arrivals {
     }
 
     /// Stores the response to message `seq`. Returns `false` if it is a duplicate.
-    fn put(&mut self, slots: &Slots, seq: Seq, arrived: Arrived) -> bool {
+    fn put(&mut self, slots: &Slots, seq: Seq, arrived: ReceivedResponse) -> bool {
         let place = &mut self.waiting[slots.index(seq)];
         if place.is_some() {
             return false;
@@ -116,7 +117,7 @@ impl Arrivals {
         true
     }
 
-    fn give_back(&mut self, receive: usize) {
+    fn repost(&mut self, receive: usize) {
         self.receives.post(&mut self.pair, receive);
     }
 }
@@ -127,35 +128,35 @@ impl CallerState {
     /// oldest; otherwise the receive is posted again.
     #[inline]
     pub(crate) fn datagram_arrived(&mut self, receive: usize, len_bytes: u32) {
-        let is_kept = self.keep_datagram(receive, len_bytes as usize);
-        if let (false, Some(arrivals)) = (is_kept, self.arrivals()) {
-            arrivals.give_back(receive);
+        let is_kept = self.store_datagram(receive, len_bytes as usize);
+        if let (false, Some(datagram_responses)) = (is_kept, self.datagram_responses()) {
+            datagram_responses.repost(receive);
         }
     }
 
-    fn keep_datagram(&mut self, receive: usize, len_bytes: usize) -> bool {
+    fn store_datagram(&mut self, receive: usize, len_bytes: usize) -> bool {
         let Some(end) = &self.end else { return false };
-        let Some(arrivals) = &end.arrivals else { return false };
-        let at = arrivals.offset(receive);
+        let Some(datagram_responses) = &end.datagram_responses else { return false };
+        let at = datagram_responses.offset(receive);
         let bytes = len_bytes.saturating_sub(Datagrams::HEADER_BYTES);
         // Bytes of the receive beyond the datagram's length are those of an earlier datagram, where the tail must not
         // be found.
         let seq = FirstWord::decode(end.replies.load_acquire(at)).map(|first| first.seq);
-        let looked = seq.map(|seq| (seq, self.look(seq, Source::Sent { at }, bytes)));
-        match looked {
-            Some((seq, Look::Whole(header))) => {
-                let is_first =
-                    self.messages.contains(seq) && self.put_arrived(seq, Arrived { receive, header });
+        let checked = seq.map(|seq| (seq, self.check_response(seq, Source::Sent { at }, bytes)));
+        match checked {
+            Some((seq, ResponseCheck::Complete(header))) => {
+                let is_first = self.messages.contains(seq)
+                    && self.put_arrived(seq, ReceivedResponse { receive, header });
                 if !is_first {
                     self.counters.repeated.increment();
                     // Over UD a duplicate is also the server's announcement of a deferred answer.
-                    self.told_again();
+                    self.on_repeated_response();
                 }
                 is_first
             }
-            Some((seq, Look::Corrupt)) => {
+            Some((seq, ResponseCheck::Corrupt)) => {
                 if self.messages.contains(seq) {
-                    self.messages.at(seq).corrupt_looks += 1;
+                    self.messages.at(seq).corrupt_checks += 1;
                 }
                 false
             }
@@ -166,15 +167,15 @@ impl CallerState {
         }
     }
 
-    fn put_arrived(&mut self, seq: Seq, arrived: Arrived) -> bool {
+    fn put_arrived(&mut self, seq: Seq, arrived: ReceivedResponse) -> bool {
         let Some(end) = &mut self.end else { return false };
         let slots = end.responses;
-        end.arrivals.as_mut().is_some_and(|arrivals| arrivals.put(&slots, seq, arrived))
+        end.datagram_responses.as_mut().is_some_and(|responses| responses.put(&slots, seq, arrived))
     }
 
     #[inline]
-    fn arrivals(&mut self) -> Option<&mut Arrivals> {
-        self.end.as_mut()?.arrivals.as_mut()
+    fn datagram_responses(&mut self) -> Option<&mut DatagramResponses> {
+        self.end.as_mut()?.datagram_responses.as_mut()
     }
 
     /// Delivers the oldest message's response if it has arrived. Returns whether it did.
@@ -182,15 +183,17 @@ impl CallerState {
     pub(crate) fn receive_datagram<P: ResponsePath>(&mut self, path: &mut P) -> bool {
         let seq = self.messages.head;
         let Some(end) = &mut self.end else { return false };
-        let Some(arrivals) = &mut end.arrivals else { return false };
-        let Some(Arrived { receive, header }) = arrivals.waiting[end.responses.index(seq)].take() else {
+        let Some(datagram_responses) = &mut end.datagram_responses else { return false };
+        let Some(ReceivedResponse { receive, header }) =
+            datagram_responses.waiting[end.responses.index(seq)].take()
+        else {
             return false;
         };
-        let at = arrivals.offset(receive);
+        let at = datagram_responses.offset(receive);
         self.counters.replied.increment();
         self.take(path, seq, &header, Source::Sent { at });
-        if let Some(arrivals) = self.arrivals() {
-            arrivals.give_back(receive);
+        if let Some(datagram_responses) = self.datagram_responses() {
+            datagram_responses.repost(receive);
         }
         true
     }

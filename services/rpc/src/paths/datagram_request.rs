@@ -10,8 +10,8 @@ use farcall_link::{PostRefused, Ticket};
 use farcall_verbs::Nanos;
 
 use super::{RequestPath, WriteMailbox};
-use crate::caller::{CallerState, ClientEnd};
-use crate::responder::{Datagram, ServerEnd};
+use crate::caller::{CallerState, ClientConnection};
+use crate::responder::{Datagram, ServerConnection};
 use crate::wire::{FirstWord, Form, RequestHeader, Seq, TAIL_BYTES};
 
 /// The client sends every request as a datagram.
@@ -25,30 +25,30 @@ impl RequestPath for DatagramRequest {
     const NAMES_SESSION: bool = true;
 
     #[inline]
-    fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused> {
+    fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
         let piece = end.seal(message);
         end.connection.send_datagram(piece)
     }
 
-    fn ask(caller: &mut CallerState, now: Nanos) {
-        caller.ask_by_oldest::<Self>(now);
+    fn request_missing(caller: &mut CallerState, now: Nanos) {
+        caller.request_by_oldest::<Self>(now);
     }
 
     #[inline]
-    fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
+    fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
         WriteMailbox::take(end, message)
     }
 }
 
 /// Result of handling a datagram in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrived {
+pub(crate) enum ReceivedRequest {
     /// A request to be executed; it has been copied into its slot.
-    Waiting,
+    New,
     /// A request that was executed before.
-    Again(Seq),
+    Duplicate(Seq),
     /// Not a valid message of the session's client.
-    Strange,
+    Invalid,
 }
 
 impl Datagram<'_> {
@@ -60,33 +60,33 @@ impl Datagram<'_> {
 }
 
 /// The server's part.
-impl ServerEnd {
+impl ServerConnection {
     /// Handles a datagram that names this session. `message` is private memory for a copy.
     #[inline]
-    pub(crate) fn arrived(&mut self, datagram: &Datagram<'_>, message: &mut Vec<u8>) -> Arrived {
-        let Datagram { memory, at, len_bytes: came_bytes } = *datagram;
+    pub(crate) fn arrived(&mut self, datagram: &Datagram<'_>, message: &mut Vec<u8>) -> ReceivedRequest {
+        let Datagram { memory, at, len_bytes: received_bytes } = *datagram;
         let (session, slots) = (&self.session, &self.session.requests);
-        let Some(first) = FirstWord::decode(memory.load_relaxed(at)) else { return Arrived::Strange };
+        let Some(first) = FirstWord::decode(memory.load_relaxed(at)) else { return ReceivedRequest::Invalid };
         let (seq, whole_bytes) = (first.seq, first.request_bytes());
         // Bytes of the receive beyond the datagram's length are those of an earlier datagram, where the tail must not
         // be found.
-        let is_whole = first.form == Form::Full
+        let is_complete = first.form == Form::Full
             && first.len_bytes as usize <= slots.capacity()
-            && whole_bytes <= came_bytes
+            && whole_bytes <= received_bytes
             && memory.load_relaxed(at + whole_bytes - TAIL_BYTES) == session.tail_key.tail(seq);
-        if !is_whole {
-            return Arrived::Strange;
+        if !is_complete {
+            return ReceivedRequest::Invalid;
         }
         if seq.is_before(session.expect) {
-            return Arrived::Again(seq);
+            return ReceivedRequest::Duplicate(seq);
         }
         message.clear();
         memory.append_to(at, whole_bytes, message);
         let is_ahead = seq.distance_from(session.expect) >= u32::from(session.geometry.window);
-        if is_ahead || (self.checksum && !self.is_intact(message, first)) {
-            return Arrived::Strange;
+        if is_ahead || (self.checksum && !self.checksum_matches(message, first)) {
+            return ReceivedRequest::Invalid;
         }
         session.mailbox.copy_in(slots.offset(seq), message);
-        Arrived::Waiting
+        ReceivedRequest::New
     }
 }

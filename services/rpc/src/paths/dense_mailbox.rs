@@ -8,11 +8,11 @@
 //! under [`WriteMailbox`]. The byte may therefore arrive before the message, arrive late, or be wrong. A client that
 //! receives no response wakes the server, which then polls every mailbox.
 
-use farcall_link::{Piece, PostRefused, Remote, Ticket};
+use farcall_link::{LocalSlice, PostRefused, Remote, Ticket};
 
 use super::{RequestPath, WriteMailbox};
-use crate::caller::ClientEnd;
-use crate::responder::ServerEnd;
+use crate::caller::ClientConnection;
+use crate::responder::ServerConnection;
 use crate::wire::{FirstWord, RequestHeader};
 
 /// Each client has a mailbox as under [`WriteMailbox`], and one byte in the array of all clients.
@@ -26,16 +26,17 @@ impl RequestPath for DenseMailbox {
     /// Writes the message, and then the low byte of its number, from the start of the message. The slot is retained
     /// until both WRITEs have completed.
     #[inline]
-    fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused> {
+    fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
         let written = WriteMailbox::post(end, message)?;
         let Some(byte) = &end.welcome.mailbox_byte else { return Ok(written) };
-        let piece = Piece { region: end.local_id, offset: end.requests.offset(message.seq), len_bytes: 1 };
-        let told = end.connection.write(piece, Remote { grant: byte, offset: 0 })?;
-        Ok(written.max(told))
+        let piece =
+            LocalSlice { region: end.local_id, offset: end.requests.offset(message.seq), len_bytes: 1 };
+        let announced = end.connection.write(piece, Remote { grant: byte, offset: 0 })?;
+        Ok(written.max(announced))
     }
 
     #[inline]
-    fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
+    fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
         WriteMailbox::take(end, message)
     }
 }

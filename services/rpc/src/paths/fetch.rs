@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use farcall_link::{Piece, Remote};
+use farcall_link::{LocalSlice, Remote};
 use farcall_verbs::Nanos;
 
 use super::ResponsePath;
-use crate::caller::{CallerState, FetchState, Look, Message, Purpose, Source};
+use crate::caller::{CallerState, FetchState, Message, MessageKind, ResponseCheck, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError};
-use crate::responder::{ServerEnd, ThreadPair};
+use crate::responder::{ServerConnection, SharedUdQp};
 use crate::tune::Tuner;
 use crate::wire::{Mode, ResponseHeader, Seq};
 
@@ -37,7 +37,14 @@ impl ResponsePath for Fetch {
     }
 
     #[inline]
-    fn respond(end: &mut ServerEnd, _: &mut ThreadPair, seq: Seq, _: Mode, push: bool, counters: &Counters) {
+    fn respond(
+        end: &mut ServerConnection,
+        _: &mut SharedUdQp,
+        seq: Seq,
+        _: Mode,
+        push: bool,
+        counters: &Counters,
+    ) {
         if push {
             end.write_response(seq, true, counters);
         } else {
@@ -91,7 +98,8 @@ impl CallerState {
         if end.connection.room() == 0 {
             return false;
         }
-        let piece = Piece { region: end.local_id, offset: end.fetch_base + offset, len_bytes: to - from };
+        let piece =
+            LocalSlice { region: end.local_id, offset: end.fetch_base + offset, len_bytes: to - from };
         let remote = Remote { grant: &end.welcome.grants.results, offset };
         let tag = end.responses.index(seq) as u32 + 1;
         match end.connection.read(piece, remote, tag) {
@@ -103,7 +111,7 @@ impl CallerState {
                 true
             }
             Err(error) => {
-                self.break_off(Broken::Verbs(error.to_string()));
+                self.disconnect(Broken::Verbs(error.to_string()));
                 false
             }
         }
@@ -114,20 +122,20 @@ impl CallerState {
     pub(crate) fn receive_fetched<P: ResponsePath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let seq = self.messages.head;
         let FetchState::Landed(bytes) = self.messages.at(seq).fetch else { return false };
-        match self.look(seq, Source::Fetched, bytes) {
-            Look::Whole(header) => {
+        match self.check_response(seq, Source::Fetched, bytes) {
+            ResponseCheck::Complete(header) => {
                 self.counters.fetched.increment();
                 self.fetch_ahead = (self.fetch_ahead * 2).min(FETCH_AHEAD_MAX);
                 self.take(path, seq, &header, Source::Fetched);
                 return true;
             }
-            Look::Longer(needed) => {
+            ResponseCheck::Longer(needed) => {
                 self.counters.second_reads.increment();
                 self.post_read(seq, bytes, needed);
             }
-            Look::NotYet { server_sleeps } => self.fetch_failed(seq, server_sleeps, now),
-            Look::Corrupt => return self.fetched_corrupt(seq, now),
-            Look::Impossible(why) => self.break_off_at(seq, &why),
+            ResponseCheck::NotReady { server_sleeps } => self.fetch_failed(seq, server_sleeps, now),
+            ResponseCheck::Corrupt => return self.fetched_corrupt(seq, now),
+            ResponseCheck::Invalid(why) => self.disconnect_at(seq, &why),
         }
         false
     }
@@ -161,7 +169,7 @@ impl CallerState {
 
     /// Returns whether more fetches of the oldest message have failed than are made without a pause: its call takes
     /// long.
-    pub(crate) fn fetches_in_vain(&self) -> bool {
+    pub(crate) fn exceeds_quick_fetches(&self) -> bool {
         let without_pause = self.tuner.fetches_without_pause();
         let oldest = self.messages.oldest();
         oldest.is_some_and(|message| message.is_fetched() && message.failed_fetches > without_pause)
@@ -177,10 +185,10 @@ impl CallerState {
     fn fetched_corrupt(&mut self, seq: Seq, now: Nanos) -> bool {
         let message = self.messages.at(seq);
         message.fetch_again();
-        message.corrupt_looks += 1;
-        let looks = message.corrupt_looks;
-        if looks < CORRUPT_FETCHES_MAX {
-            self.pause_fetching(looks.min(PAUSE_DOUBLINGS_MAX), now);
+        message.corrupt_checks += 1;
+        let checks = message.corrupt_checks;
+        if checks < CORRUPT_FETCHES_MAX {
+            self.pause_fetching(checks.min(PAUSE_DOUBLINGS_MAX), now);
             return false;
         }
         self.end_corrupt(seq, CORRUPT_FETCHES_MAX);
@@ -192,14 +200,14 @@ impl CallerState {
         let message = *self.messages.at(seq);
         self.messages.pop();
         self.counters.errors.increment();
-        if message.purpose == Purpose::Collect {
-            self.lose_collected();
+        if message.kind == MessageKind::Collect {
+            self.fail_deferred();
         }
-        if message.purpose.is_of_call() {
+        if message.kind.is_of_call() {
             self.stop_sending(message.call);
             let error = CallError::CorruptResult { fetches };
             self.calls.finish(message.call, Some(error));
-            self.calls.message_over(message.call);
+            self.calls.on_message_end(message.call);
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{Fetch, ResponsePath, ServerReply};
 use crate::caller::Message;
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::{ServerEnd, ThreadPair};
+use crate::responder::{ServerConnection, SharedUdQp};
 use crate::tune::Tuner;
 use crate::wire::{Mode, ResponseHeader, Seq};
 
@@ -29,18 +29,18 @@ impl ResponsePath for FetchThenReply {
         self.0.method(method).mode
     }
 
-    fn mode_of_question(&mut self, is_in_vain: bool) -> Mode {
-        if is_in_vain && self.0.first.mode == Mode::Fetch { Mode::Reply } else { self.0.first.mode }
+    fn collect_mode(&mut self, is_slow: bool) -> Mode {
+        if is_slow && self.0.first.mode == Mode::Fetch { Mode::Reply } else { self.0.first.mode }
     }
 
     #[inline]
     fn learn(&mut self, message: &Message, header: &ResponseHeader, tuner: &mut Tuner, counters: &Counters) {
-        let speaks_for_change = match message.mode {
+        let favours_change = match message.mode {
             Mode::Fetch => tuner.is_slow(message.failed_fetches, header.time_ns()),
             Mode::Reply => header.time_ns().is_some_and(|time_ns| tuner.is_short(time_ns)),
             Mode::ReplyNotify => return,
         };
-        match self.0.count(message.method, message.mode, speaks_for_change) {
+        match self.0.count(message.method, message.mode, favours_change) {
             Some(Mode::Fetch) => counters.switches_to_fetch.increment(),
             Some(_) => counters.switches_to_reply.increment(),
             None => {}
@@ -50,17 +50,17 @@ impl ResponsePath for FetchThenReply {
 
     #[inline]
     fn respond(
-        end: &mut ServerEnd,
-        thread_pair: &mut ThreadPair,
+        end: &mut ServerConnection,
+        shared_ud_qp: &mut SharedUdQp,
         seq: Seq,
         mode: Mode,
         push: bool,
         counters: &Counters,
     ) {
         match mode {
-            Mode::Fetch => Fetch::respond(end, thread_pair, seq, mode, push, counters),
+            Mode::Fetch => Fetch::respond(end, shared_ud_qp, seq, mode, push, counters),
             Mode::Reply | Mode::ReplyNotify => {
-                ServerReply::respond(end, thread_pair, seq, mode, push, counters)
+                ServerReply::respond(end, shared_ud_qp, seq, mode, push, counters)
             }
         }
     }
@@ -103,14 +103,14 @@ impl Modes {
 
     /// Counts a call that was made in `mode`. Returns the method's new mode if the call changes it.
     #[inline]
-    fn count(&mut self, method: u16, mode: Mode, speaks_for_change: bool) -> Option<Mode> {
+    fn count(&mut self, method: u16, mode: Mode, favours_change: bool) -> Option<Mode> {
         let switch_after = self.switch_after;
         let current = self.method(method);
         // Calls in flight may end after the mode has changed; they do not count for the new mode.
         if current.mode != mode {
             return None;
         }
-        if !speaks_for_change {
+        if !favours_change {
             current.streak = 0;
             return None;
         }

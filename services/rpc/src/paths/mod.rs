@@ -10,7 +10,7 @@ mod datagram_request;
 mod dense_mailbox;
 mod fetch;
 mod fetch_then_reply;
-mod notice_then_fetch;
+mod notify_then_fetch;
 mod send_reply;
 mod send_request;
 mod server_reply;
@@ -21,21 +21,21 @@ use std::marker::PhantomData;
 use farcall_link::{Plan, PostRefused, Ticket, Transport};
 use farcall_verbs::Nanos;
 
-use crate::caller::{CallerState, ClientEnd, Message};
+use crate::caller::{CallerState, ClientConnection, Message};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::{ServerEnd, ThreadPair};
+use crate::responder::{ServerConnection, SharedUdQp};
 use crate::tune::Tuner;
 use crate::wire::{FirstWord, Mode, RequestHeader, ResponseHeader, Seq};
-pub(crate) use datagram_reply::Arrivals;
 pub use datagram_reply::DatagramReply;
-pub(crate) use datagram_request::Arrived;
+pub(crate) use datagram_reply::DatagramResponses;
 pub use datagram_request::DatagramRequest;
+pub(crate) use datagram_request::ReceivedRequest;
 pub use dense_mailbox::DenseMailbox;
 pub use fetch::Fetch;
 pub use fetch_then_reply::FetchThenReply;
-pub(crate) use notice_then_fetch::NOTICE_SLOT_BYTES;
-pub use notice_then_fetch::NoticeThenFetch;
+pub(crate) use notify_then_fetch::NOTICE_SLOT_BYTES;
+pub use notify_then_fetch::NotifyThenFetch;
 pub use send_reply::SendReply;
 pub use send_request::SendRequest;
 pub use server_reply::ServerReply;
@@ -51,19 +51,19 @@ pub trait RequestPath: Send + 'static {
     const NAMES_SESSION: bool = false;
 
     /// Client: completes the message that was composed in its slot, and posts it.
-    fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused>;
+    fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused>;
 
     /// Client, over a transport that loses messages: requests the missing responses.
-    fn ask(caller: &mut CallerState, now: Nanos)
+    fn request_missing(caller: &mut CallerState, now: Nanos)
     where
         Self: Sized,
     {
-        caller.ask_for_responses::<Self>(now);
+        caller.request_responses::<Self>(now);
     }
 
     /// Server: copies the next message to `message` if it is complete; otherwise returns `None`. An error is a
     /// violation of the protocol.
-    fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String>;
+    fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String>;
 }
 
 /// How results reach the client.
@@ -82,9 +82,9 @@ pub trait ResponsePath: Send + 'static {
     /// Client: returns the mode flag of a method's next request.
     fn mode(&mut self, method: u16) -> Mode;
 
-    /// Client: returns the mode flag of a collect request. `is_in_vain`: more than R requests found no answer.
+    /// Client: returns the mode flag of a collect request. `is_slow`: more than R requests found no answer.
     #[inline]
-    fn mode_of_question(&mut self, _is_in_vain: bool) -> Mode {
+    fn collect_mode(&mut self, _is_slow: bool) -> Mode {
         self.mode(0)
     }
 
@@ -104,15 +104,15 @@ pub trait ResponsePath: Send + 'static {
 
     /// Server: returns whether slot `seq` and a send queue have room for a response.
     #[inline]
-    fn can_respond(end: &ServerEnd, _: &ThreadPair, seq: Seq) -> bool {
+    fn can_respond(end: &ServerConnection, _: &SharedUdQp, seq: Seq) -> bool {
         end.can_answer(seq)
     }
 
     /// Server: sends or stores the response in slot `seq`. `mode` is the request's flag. `push` is `true` if the
     /// client sleeps and has requested a wake-up, or repeats its request.
     fn respond(
-        end: &mut ServerEnd,
-        thread_pair: &mut ThreadPair,
+        end: &mut ServerConnection,
+        shared_ud_qp: &mut SharedUdQp,
         seq: Seq,
         mode: Mode,
         push: bool,
@@ -121,8 +121,8 @@ pub trait ResponsePath: Send + 'static {
 }
 
 /// A request path and a response path. [`ServerReply`], [`SendReply`], [`Fetch`] and [`FetchThenReply`] alone mean
-/// requests by WRITE with that response path. [`BySend`] of one of them means requests by SEND, [`ByByte`] requests
-/// announced by a byte. [`OverUc`] means UC, [`OverUd`] UD.
+/// requests by WRITE with that response path. [`BySend`] of one of them means requests by SEND, [`WithDoorbellByte`]
+/// requests announced by a byte. [`OverUc`] means UC, [`OverUd`] UD.
 pub trait Path: Send + 'static {
     /// The transport of the queue pairs.
     const TRANSPORT: Transport;
@@ -159,9 +159,9 @@ impl<P: ResponsePath> Path for BySend<P> {
 
 /// Requests by WRITE, announced by a byte; results by `P`.
 #[derive(Debug)]
-pub struct ByByte<P>(PhantomData<P>);
+pub struct WithDoorbellByte<P>(PhantomData<P>);
 
-impl<P: ResponsePath> Path for ByByte<P> {
+impl<P: ResponsePath> Path for WithDoorbellByte<P> {
     const TRANSPORT: Transport = Transport::Rc;
     type Request = DenseMailbox;
     type Response = P;
@@ -195,10 +195,10 @@ macro_rules! for_plan {
             (Rc, WriteMailbox, Fetch) => Fetch,
             (Rc, WriteMailbox, FetchThenReply) => FetchThenReply,
             (Rc, WriteMailbox, Send) => SendReply,
-            (Rc, DenseMailbox, Write) => ByByte<$crate::paths::ServerReply>,
+            (Rc, DenseMailbox, Write) => WithDoorbellByte<$crate::paths::ServerReply>,
             (Rc, Send, Write) => BySend<$crate::paths::ServerReply>,
             (Rc, Send, Send) => BySend<$crate::paths::SendReply>,
-            (Rc, Send, NoticeThenFetch) => BySend<$crate::paths::NoticeThenFetch>,
+            (Rc, Send, NotifyThenFetch) => BySend<$crate::paths::NotifyThenFetch>,
             (Uc, WriteMailbox, Write) => OverUc<$crate::paths::ServerReply>,
             (Uc, WriteMailbox, Datagram) => OverUc<$crate::paths::DatagramReply>,
             (Ud, Datagram, Datagram) => OverUd<$crate::paths::DatagramReply>,

@@ -1,12 +1,12 @@
 //! Responses by SEND into receives that the client has posted.
 
-use farcall_link::Piece;
+use farcall_link::LocalSlice;
 
 use super::ResponsePath;
-use crate::caller::{CallerState, Look, Source};
+use crate::caller::{CallerState, ResponseCheck, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::responder::{ServerEnd, ThreadPair};
+use crate::responder::{ServerConnection, SharedUdQp};
 use crate::wire::{Mode, Seq};
 
 /// The server sends every result. A completion announces it to the client, and wakes a sleeping client.
@@ -33,11 +33,18 @@ impl ResponsePath for SendReply {
     }
 
     #[inline]
-    fn respond(end: &mut ServerEnd, _: &mut ThreadPair, seq: Seq, _: Mode, _push: bool, counters: &Counters) {
-        let (Some(len_bytes), Some(own)) = (end.response_bytes(seq), &mut end.own) else { return };
+    fn respond(
+        end: &mut ServerConnection,
+        _: &mut SharedUdQp,
+        seq: Seq,
+        _: Mode,
+        _push: bool,
+        counters: &Counters,
+    ) {
+        let (Some(len_bytes), Some(qp)) = (end.response_bytes(seq), &mut end.dedicated_qp) else { return };
         let offset = end.session.responses.offset(seq);
         counters.replied.increment();
-        let posted = own.connection.send(Piece { region: own.results_id, offset, len_bytes });
+        let posted = qp.connection.send(LocalSlice { region: qp.results_id, offset, len_bytes });
         end.posted_response(seq, posted);
     }
 }
@@ -50,21 +57,21 @@ impl CallerState {
     pub(crate) fn receive_sent<P: ResponsePath>(&mut self, path: &mut P) -> bool {
         let Some(at) = self.end.as_ref().and_then(|end| end.inbox.front()) else { return false };
         let (seq, source) = (self.messages.head, Source::Sent { at });
-        let looked = self.look(seq, source, usize::MAX);
-        let is_taken = matches!(looked, Look::Whole(_));
-        match looked {
-            Look::Whole(header) => {
+        let checked = self.check_response(seq, source, usize::MAX);
+        let is_taken = matches!(checked, ResponseCheck::Complete(_));
+        match checked {
+            ResponseCheck::Complete(header) => {
                 self.counters.replied.increment();
                 self.take(path, seq, &header, source);
             }
-            Look::Corrupt => self.messages.at(seq).fetch_from_now_on(),
-            Look::Impossible(why) => self.break_off_at(seq, &why),
-            Look::NotYet { .. } | Look::Longer(_) => {
-                self.break_off_at(seq, "what was sent is another one, or not whole");
+            ResponseCheck::Corrupt => self.messages.at(seq).switch_to_fetch(),
+            ResponseCheck::Invalid(why) => self.disconnect_at(seq, &why),
+            ResponseCheck::NotReady { .. } | ResponseCheck::Longer(_) => {
+                self.disconnect_at(seq, "what was sent is another one, or not whole");
             }
         }
         if let Some(end) = &mut self.end {
-            end.inbox.give_back(&mut end.connection);
+            end.inbox.repost(&mut end.connection);
         }
         is_taken
     }

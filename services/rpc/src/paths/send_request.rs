@@ -3,8 +3,8 @@
 use farcall_link::{PostRefused, Ticket};
 
 use super::RequestPath;
-use crate::caller::ClientEnd;
-use crate::responder::ServerEnd;
+use crate::caller::ClientConnection;
+use crate::responder::ServerConnection;
 use crate::wire::{FirstWord, RequestHeader};
 
 /// Each client's mailbox is posted as receives. A completion announces a message, and wakes a sleeping server.
@@ -16,14 +16,14 @@ impl RequestPath for SendRequest {
     const WAKES: bool = true;
 
     #[inline]
-    fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused> {
+    fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
         let piece = end.seal(message);
         end.connection.send(piece)
     }
 
     /// A received SEND is complete: if it is not the next message, or is truncated, it never will be.
     #[inline]
-    fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
+    fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
         let Some(at) = end.inbox.front() else { return Ok(None) };
         let seq = end.session.expect;
         let first = FirstWord::decode(end.session.mailbox.load_acquire(at)).filter(|first| first.seq == seq);
@@ -31,7 +31,7 @@ impl RequestPath for SendRequest {
             Some(first) => end.take_at(at, first, message)?,
             None => None,
         };
-        end.own.iter_mut().for_each(|own| end.inbox.give_back(&mut own.connection));
+        end.dedicated_qp.iter_mut().for_each(|qp| end.inbox.repost(&mut qp.connection));
         header
             .map(Some)
             .ok_or_else(|| format!("message {}: what was sent is another one, or not whole", seq.0))

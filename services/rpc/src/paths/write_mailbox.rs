@@ -1,10 +1,10 @@
 //! Requests by WRITE into a mailbox of slots, which the server polls.
 
-use farcall_link::{Piece, PostRefused, Remote, Ticket};
+use farcall_link::{LocalSlice, PostRefused, Remote, Ticket};
 
 use super::RequestPath;
-use crate::caller::ClientEnd;
-use crate::responder::ServerEnd;
+use crate::caller::ClientConnection;
+use crate::responder::ServerConnection;
 use crate::wire::{
     COMPACT_HEADER_BYTES, FirstWord, Form, REQUEST_HEADER_BYTES, RequestFlags, RequestHeader, TAIL_BYTES,
 };
@@ -19,7 +19,7 @@ impl RequestPath for WriteMailbox {
 
     /// Posts one WRITE of exactly the message.
     #[inline]
-    fn post(end: &mut ClientEnd, message: FirstWord) -> Result<Ticket, PostRefused> {
+    fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
         let piece = end.seal(message);
         let to = Remote { grant: &end.welcome.grants.messages, offset: piece.offset };
         end.connection.write(piece, to)
@@ -27,7 +27,7 @@ impl RequestPath for WriteMailbox {
 
     /// First word and tail are read once each and then checked. Later changes by the client do not affect the copy.
     #[inline]
-    fn take(end: &mut ServerEnd, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
+    fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
         let seq = end.session.expect;
         let Some(first) = FirstWord::decode(end.watch.load_acquire()) else { return Ok(None) };
         if first.seq != seq {
@@ -38,10 +38,10 @@ impl RequestPath for WriteMailbox {
 }
 
 /// Number of checks of a message with a wrong checksum before the client is informed that it is corrupt.
-const CORRUPT_LOOKS_MAX: u32 = 10_000;
+const CORRUPT_CHECKS_MAX: u32 = 10_000;
 
 /// The server's part.
-impl ServerEnd {
+impl ServerConnection {
     /// Copies the next message, whose first word has been read, from offset `at` of the mailbox if it is complete.
     #[inline]
     pub(crate) fn take_at(
@@ -91,20 +91,20 @@ impl ServerEnd {
     /// message is incomplete, but only for a bounded number of checks.
     #[cold]
     fn check_message(&mut self, words: &[u64; 6], payload: &[u8]) -> Result<Option<RequestHeader>, String> {
-        if let Some(header) = self.intact(words, payload) {
-            self.corrupt_looks = 0;
+        if let Some(header) = self.checked_header(words, payload) {
+            self.corrupt_checks = 0;
             return Ok(Some(header));
         }
-        if self.corrupt_looks < CORRUPT_LOOKS_MAX {
-            self.corrupt_looks += 1;
+        if self.corrupt_checks < CORRUPT_CHECKS_MAX {
+            self.corrupt_checks += 1;
             return Ok(None);
         }
         let seq = self.session.expect.0;
-        Err(format!("message {seq}: its checksum did not match in {CORRUPT_LOOKS_MAX} looks"))
+        Err(format!("message {seq}: its checksum did not match in {CORRUPT_CHECKS_MAX} checks"))
     }
 
     /// Returns the header of a message if its checksum matches.
-    fn intact(&self, words: &[u64; 6], payload: &[u8]) -> Option<RequestHeader> {
+    fn checked_header(&self, words: &[u64; 6], payload: &[u8]) -> Option<RequestHeader> {
         let header = RequestHeader::decode(words).ok()?;
         let crc = || self.session.tail_key.checksum(&RequestHeader::checked_words(words), payload);
         (header.flags.contains(RequestFlags::CHECKSUM) && header.crc == crc()).then_some(header)
@@ -112,9 +112,9 @@ impl ServerEnd {
 
     /// Returns whether the checksum of a private copy of a message matches.
     #[cold]
-    pub(crate) fn is_intact(&self, message: &[u8], first: FirstWord) -> bool {
+    pub(crate) fn checksum_matches(&self, message: &[u8], first: FirstWord) -> bool {
         let payload = &message[first.request_header_bytes()..][..first.len_bytes as usize];
-        self.intact(&words_of(message, first.form), payload).is_some()
+        self.checked_header(&words_of(message, first.form), payload).is_some()
     }
 }
 
@@ -137,17 +137,17 @@ fn first_words<const BYTES: usize>(message: &[u8]) -> [u64; 6] {
 }
 
 /// The client's part.
-impl ClientEnd {
+impl ClientConnection {
     /// Completes the message that was composed in its slot with its checksum and its tail. Returns its location in the
     /// local region.
     #[inline]
-    pub(crate) fn seal(&self, message: FirstWord) -> Piece {
+    pub(crate) fn seal(&self, message: FirstWord) -> LocalSlice {
         let (at, len_bytes) = (self.requests.offset(message.seq), message.request_bytes());
         if self.checksum {
             self.store_checksum(at, message);
         }
         self.local.store_relaxed(at + len_bytes - TAIL_BYTES, self.tail_key.tail(message.seq));
-        Piece { region: self.local_id, offset: at, len_bytes }
+        LocalSlice { region: self.local_id, offset: at, len_bytes }
     }
 
     /// Returns the words in front of a message's payload.

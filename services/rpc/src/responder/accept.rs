@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{
-    Features, Grants, Hello, QpInfo, Refusal, RefusalKind, Resume, Resumed, Secret, SessionId, Welcome,
+    Features, Grants, Hello, QpInfo, Refusal, RefusalKind, Resumed, Secret, SessionId, SessionResumption,
+    Welcome,
 };
 use farcall_link::{
-    Connection, Geometry, PairConfig, Plan, RemoteRegion, RequestPath, ResponsePath, Ticket, Transport, Watch,
+    Connection, Geometry, Plan, PolledWord, QpSizes, RemoteRegion, RequestPath, ResponsePath, Ticket,
+    Transport,
 };
 use farcall_verbs::{Access, Clock, Nanos};
 
-use super::dense_bytes::DenseByte;
+use super::doorbell_bytes::DoorbellByte;
 use super::drain::Phase;
 use super::serve::Engine;
 use super::session::Session;
-use super::thread_pair::ReplyTo;
-use super::{ConnectionId, Handler, Open, OwnPair, Responder, ServerEnd};
+use super::shared_ud_qp::ReplyTo;
+use super::{ConnectionId, DedicatedQp, Handler, Open, Responder, ServerConnection};
 use crate::error::Broken;
 use crate::inbox::Inbox;
 use crate::paths::for_plan;
@@ -32,11 +34,11 @@ const fn mailbox_slots(plan: &Plan) -> usize {
 }
 
 /// Resources of a connection: how the client is reached, and where its messages arrive.
-struct Reached {
-    own: Option<OwnPair>,
+struct ClientTransport {
+    dedicated_qp: Option<DedicatedQp>,
     inbox: Inbox,
     reply_to: Option<ReplyTo>,
-    byte: Option<(DenseByte, RemoteRegion)>,
+    byte: Option<(DoorbellByte, RemoteRegion)>,
     qp: QpInfo,
 }
 
@@ -52,7 +54,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// Returns the refusal for the client. Nothing has changed then.
     pub fn accept(&mut self, hello: &Hello, now: Nanos) -> Result<(ConnectionId, Welcome), Refusal> {
         let plan = self.check(hello)?;
-        let Some(turns) = for_plan!(plan, |P| Engine::<H, C>::turns::<P>()) else {
+        let Some(paths) = for_plan!(plan, |P| Engine::<H, C>::path_vtable::<P>()) else {
             return Err(RefusalKind::Plan.because("the preset's paths are not built in"));
         };
         let (session, resumed) = match &hello.resume {
@@ -72,13 +74,13 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             Ok((end, welcome)) => {
                 let welcome = Welcome { resumed, ..welcome };
                 let id = end.id;
-                if let Some(own) = &end.own {
-                    self.by_qp.insert(own.connection.qp_num(), id);
+                if let Some(dedicated_qp) = &end.dedicated_qp {
+                    self.by_qp.insert(dedicated_qp.connection.qp_num(), id);
                 }
                 self.by_tag.insert(end.session.id.tag(), id);
-                self.receiving += usize::from(turns.is_told);
-                self.lookout.push(self.connections.len(), &end);
-                self.connections.push(Open { end, turns });
+                self.receiving += usize::from(paths.is_completion_driven);
+                self.poll_table.push(self.connections.len(), &end);
+                self.connections.push(Open { end, paths });
                 self.engine.counters.connections_opened.increment();
                 if resumed.is_some() {
                     self.engine.counters.sessions_resumed.increment();
@@ -90,7 +92,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 let (refusal, session) = *failed;
                 if resumed.is_some() {
                     let expires = now + self.engine.config.session_linger;
-                    self.parked.push(super::Parked { session, expires });
+                    self.detached.push(super::DetachedSession { session, expires });
                 }
                 Err(refusal)
             }
@@ -159,7 +161,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     /// Returns the session that a client wants to resume; `None` if it is unknown (discarded, or of an earlier start).
-    fn take_session(&mut self, resume: &Resume, now: Nanos) -> Result<Option<Session>, Refusal> {
+    fn take_session(&mut self, resume: &SessionResumption, now: Nanos) -> Result<Option<Session>, Refusal> {
         if resume.incarnation != self.incarnation {
             return Ok(None);
         }
@@ -174,12 +176,12 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         if self.still_drains(resume) {
             return Err(RefusalKind::Resources.because("the old connection still drains"));
         }
-        let Some(at) = self.parked.iter().position(|parked| parked.session.id == resume.session) else {
+        let Some(at) = self.detached.iter().position(|detached| detached.session.id == resume.session) else {
             return Ok(None);
         };
-        same_secret(&self.parked[at].session, resume)?;
-        let session = self.parked.remove(at).session;
-        session.forget_mailbox();
+        same_secret(&self.detached[at].session, resume)?;
+        let session = self.detached.remove(at).session;
+        session.clear_mailbox();
         Ok(Some(session))
     }
 
@@ -187,8 +189,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// tag.
     fn new_session_id(&self) -> Result<SessionId, Refusal> {
         let ends = self.connections.iter().map(|open| &open.end).chain(&self.closing);
-        let parked = self.parked.iter().map(|parked| &parked.session);
-        let taken: Vec<u32> = ends.map(|end| &end.session).chain(parked).map(|s| s.id.tag()).collect();
+        let detached = self.detached.iter().map(|detached| &detached.session);
+        let taken: Vec<u32> = ends.map(|end| &end.session).chain(detached).map(|s| s.id.tag()).collect();
         loop {
             let id = SessionId(self.random()?).at_thread(self.engine.config.thread);
             if !taken.contains(&id.tag()) {
@@ -202,12 +204,12 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         bytes.map_err(|e| RefusalKind::Resources.because(e.to_string()))
     }
 
-    fn still_drains(&self, resume: &Resume) -> bool {
+    fn still_drains(&self, resume: &SessionResumption) -> bool {
         self.closing.iter().any(|closing| closing.session.id == resume.session)
     }
 
     /// Frees memory for a session's slots by discarding sessions that wait for their client.
-    fn make_room(&mut self, slots_bytes: usize) -> Result<(), Refusal> {
+    fn free_memory(&mut self, slots_bytes: usize) -> Result<(), Refusal> {
         let open = self.connections.iter().map(|open| &open.end).chain(&self.closing);
         let open_bytes: usize = open.map(|end| end.session.slots_bytes()).sum();
         let wanted_bytes = open_bytes + slots_bytes;
@@ -218,9 +220,10 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 format!("the slots of {connections} connections take {open_bytes} bytes of {max_bytes}");
             return Err(RefusalKind::TooManyConnections.because(why));
         }
-        let mut parked_bytes: usize = self.parked.iter().map(|parked| parked.session.slots_bytes()).sum();
-        while wanted_bytes + parked_bytes > max_bytes && !self.parked.is_empty() {
-            parked_bytes -= self.parked.remove(0).session.slots_bytes();
+        let mut detached_bytes: usize =
+            self.detached.iter().map(|detached| detached.session.slots_bytes()).sum();
+        while wanted_bytes + detached_bytes > max_bytes && !self.detached.is_empty() {
+            detached_bytes -= self.detached.remove(0).session.slots_bytes();
         }
         Ok(())
     }
@@ -228,7 +231,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     fn new_session(&mut self, plan: Plan) -> Result<Session, Refusal> {
         let geometry = plan.geometry;
         let mailbox_bytes = mailbox_slots(&plan) * geometry.request_slot_bytes as usize;
-        self.make_room(mailbox_bytes + geometry.responses_bytes())?;
+        self.free_memory(mailbox_bytes + geometry.responses_bytes())?;
         let (id, secret, key) = (self.new_session_id()?, self.random()?, self.random()?);
         let tail_key = TailKey(u128::from_le_bytes(key) as u64);
         let regions = Session::regions(&self.nic, self.next_id, mailbox_bytes, geometry.responses_bytes())
@@ -253,8 +256,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             );
             return Err(RefusalKind::OutOfRange.because(why));
         }
-        let thread_pair = &mut self.engine.thread_pair;
-        let added = thread_pair.add(&self.nic, &*self.cq, plan.memory, client, &session.results);
+        let shared_ud_qp = &mut self.engine.shared_ud_qp;
+        let added = shared_ud_qp.add(&self.nic, &*self.cq, plan.memory, client, &session.results);
         added.map(Some).map_err(no_resources("datagrams"))
     }
 
@@ -265,42 +268,43 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         hello: &Hello,
         plan: Plan,
         session: Session,
-    ) -> Result<(ServerEnd, Welcome), Box<(Refusal, Session)>> {
+    ) -> Result<(ServerConnection, Welcome), Box<(Refusal, Session)>> {
         match self.reach(hello, &plan, &session) {
             Ok(reached) => Ok(self.connected(hello, plan, session, reached)),
             Err(refusal) => Err(Box::new((refusal, session))),
         }
     }
 
-    fn reach(&mut self, hello: &Hello, plan: &Plan, session: &Session) -> Result<Reached, Refusal> {
-        let (own, inbox, qp) = if plan.transport == Transport::Ud {
-            let pair = &mut self.engine.thread_pair;
+    fn reach(&mut self, hello: &Hello, plan: &Plan, session: &Session) -> Result<ClientTransport, Refusal> {
+        let (dedicated_qp, inbox, qp) = if plan.transport == Transport::Ud {
+            let pair = &mut self.engine.shared_ud_qp;
             let qp = pair.listen(&self.nic, &*self.cq, plan.memory).map_err(no_resources("datagrams"))?;
             (None, Inbox::none(), qp)
         } else {
-            let (own, inbox) = self.own_pair(hello, plan, session).map_err(no_resources("queue pair"))?;
-            let qp = own.connection.info(&self.nic);
-            (Some(own), inbox, qp)
+            let (dedicated_qp, inbox) =
+                self.create_dedicated_qp(hello, plan, session).map_err(no_resources("queue pair"))?;
+            let qp = dedicated_qp.connection.info(&self.nic);
+            (Some(dedicated_qp), inbox, qp)
         };
         let reply_to = self.reply_to(hello, plan, session)?;
         let byte = match plan.request {
             RequestPath::DenseMailbox => {
                 let (most, next) = (self.engine.config.connections_max, self.connections.len());
-                Some(self.lookout.bytes.add(&self.nic, most, next, session.expect)?)
+                Some(self.poll_table.bytes.add(&self.nic, most, next, session.expect)?)
             }
             _ => None,
         };
-        Ok(Reached { own, inbox, reply_to, byte, qp })
+        Ok(ClientTransport { dedicated_qp, inbox, reply_to, byte, qp })
     }
 
-    fn own_pair(
+    fn create_dedicated_qp(
         &self,
         hello: &Hello,
         plan: &Plan,
         session: &Session,
-    ) -> Result<(OwnPair, Inbox), farcall_verbs::Error> {
+    ) -> Result<(DedicatedQp, Inbox), farcall_verbs::Error> {
         let window = u32::from(session.geometry.window);
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 4 * window + 64,
             recv_depth: window + SPARE_WAKES,
             sges_max: 1,
@@ -320,7 +324,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             Inbox::of_wakes(&mut connection, config.recv_depth)?
         };
         connection.connect(&self.nic, &hello.qp)?;
-        Ok((OwnPair { connection, results_id, replies: hello.grants.messages }, inbox))
+        Ok((DedicatedQp { connection, results_id, replies: hello.grants.messages }, inbox))
     }
 
     fn connected(
@@ -328,10 +332,12 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         hello: &Hello,
         plan: Plan,
         mut session: Session,
-        reached: Reached,
-    ) -> (ServerEnd, Welcome) {
-        let Reached { own, inbox, reply_to, byte, qp } = reached;
-        let must_check = own.as_ref().is_some_and(|own| !own.connection.places_in_order(&session.mailbox));
+        reached: ClientTransport,
+    ) -> (ServerConnection, Welcome) {
+        let ClientTransport { dedicated_qp, inbox, reply_to, byte, qp } = reached;
+        let must_check = dedicated_qp
+            .as_ref()
+            .is_some_and(|dedicated_qp| !dedicated_qp.connection.places_in_order(&session.mailbox));
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
         self.next_id += 1;
@@ -340,22 +346,22 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let features = Features::KICK | used | Features::checksum(checksum);
         let mailbox_byte = byte.as_ref().map(|(_, grant)| *grant);
         let welcome = Welcome { mailbox_byte, ..self.welcome_of(qp, &session, plan, features) };
-        let end = ServerEnd {
-            watch: Watch::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
+        let end = ServerConnection {
+            watch: PolledWord::new(Arc::clone(&session.mailbox), session.requests.offset(session.expect)),
             id: ConnectionId(self.next_id),
-            own,
+            dedicated_qp,
             inbox,
             byte: byte.map(|(byte, _)| byte),
             source_qp: hello.qp.qp_num,
             checksum,
-            corrupt_looks: 0,
+            corrupt_checks: 0,
             reply_to,
             tickets: vec![Ticket::NONE; usize::from(session.geometry.window)].into(),
             push_end: session.expect,
-            owed: None,
-            can_tell: used.contains(Features::ANSWERED),
-            tells: false,
-            must_tell: false,
+            push_due: None,
+            can_notify: used.contains(Features::ANSWERED),
+            notify_next: false,
+            notify_due: false,
             violation: None,
             keep_from: None,
             session,
@@ -385,7 +391,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 }
 
 /// Compares the secrets in constant time.
-fn same_secret(session: &Session, resume: &Resume) -> Result<(), Refusal> {
+fn same_secret(session: &Session, resume: &SessionResumption) -> Result<(), Refusal> {
     let difference = session.secret.iter().zip(&resume.secret.0).fold(0, |all, (a, b)| all | (a ^ b));
     if difference == 0 {
         return Ok(());

@@ -39,7 +39,7 @@ pub(super) fn execute<H: Handler>(
                 reply.clear();
                 Status::DEFERRED
             }
-            Ok(Ok(())) if reply.is_overflown() => refuse(counters, reply, Status::RESULT_TOO_LARGE, ""),
+            Ok(Ok(())) if reply.has_overflowed() => refuse(counters, reply, Status::RESULT_TOO_LARGE, ""),
             Ok(Ok(())) => Status::OK,
             Ok(Err(HandlerError { status, message })) => refuse(counters, reply, status, &message),
             Err(panic) => {
@@ -58,7 +58,7 @@ fn refuse(counters: &Counters, reply: &mut Reply<'_>, status: Status, text: &str
     counters.errors.increment();
     reply.clear();
     reply.extend_from_slice(text.as_bytes());
-    if reply.is_overflown() {
+    if reply.has_overflowed() {
         reply.clear();
     }
     status

@@ -22,7 +22,7 @@ impl BufferedTotal {
     }
 
     /// Counts `bytes` until they are dropped.
-    pub fn keep(&self, bytes: Vec<u8>) -> Buffered {
+    pub fn count(&self, bytes: Vec<u8>) -> Buffered {
         self.add(bytes.len());
         Buffered { bytes, total: self.clone() }
     }
@@ -73,12 +73,12 @@ mod tests {
     #[test]
     fn bytes_count_as_long_as_they_are_kept() {
         let total = BufferedTotal::default();
-        let mut first = total.keep(vec![1; 10]);
-        let second = total.keep(Vec::with_capacity(1000));
+        let mut first = total.count(vec![1; 10]);
+        let second = total.count(Vec::with_capacity(1000));
         assert_eq!(total.bytes(), 10);
         first.append(&[2; 5]);
         assert_eq!((total.bytes(), first.len(), second.len()), (15, 15, 0));
-        total.keep(vec![3; 100]);
+        total.count(vec![3; 100]);
         assert_eq!((total.take_peak_bytes(), total.bytes()), (115, 15));
         drop((first, second));
         assert_eq!(total.bytes(), 0);

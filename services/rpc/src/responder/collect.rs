@@ -9,11 +9,11 @@ use std::sync::Arc;
 use farcall_verbs::{Clock, Nanos};
 
 use super::buffered::BufferedTotal;
-use super::deferred::{AtHand, Outcome, Pending};
+use super::deferred::{HandlerDisposition, Outcome, Pending};
 use super::execute::Answer;
 use super::serve::Engine;
 use super::session::Session;
-use super::{Handler, ServerEnd};
+use super::{Handler, ServerConnection};
 use crate::wire::batch::{entry_bytes, push_entry, take_result};
 use crate::wire::{
     Collected, CollectedResult, Mode, RESPONSE_HEADER_BYTES, RequestHeader, Status, collected_bytes,
@@ -36,7 +36,7 @@ enum Answers {
         late: Vec<Arc<Pending>>,
     },
     /// The complete outcome.
-    There(Outcome),
+    Complete(Outcome),
 }
 
 impl DeferredCall {
@@ -52,7 +52,7 @@ impl DeferredCall {
         match &self.answers {
             Answers::One(pending) => std::slice::from_ref(pending),
             Answers::Batch { late, .. } => late,
-            Answers::There(_) => &[],
+            Answers::Complete(_) => &[],
         }
     }
 
@@ -64,7 +64,7 @@ impl DeferredCall {
     /// Returns the outcome, if it is complete.
     fn into_outcome(mut self) -> Option<Outcome> {
         match std::mem::replace(&mut self.answers, Answers::Batch { results: Vec::new(), late: Vec::new() }) {
-            Answers::There(outcome) => Some(outcome),
+            Answers::Complete(outcome) => Some(outcome),
             _ => None,
         }
     }
@@ -88,15 +88,15 @@ impl DeferredCall {
             Answers::One(pending) => pending.take_outcome(),
             Answers::Batch { results, late } => Some(Outcome {
                 status: Status::OK,
-                bytes: buffered.keep(put_together(results, late, result_bytes_max)),
+                bytes: buffered.count(merge_results(results, late, result_bytes_max)),
             }),
-            Answers::There(_) => None,
+            Answers::Complete(_) => None,
         };
         if let Some(there) = there {
-            self.answers = Answers::There(there);
+            self.answers = Answers::Complete(there);
         }
         match &self.answers {
-            Answers::There(outcome) => Some(outcome),
+            Answers::Complete(outcome) => Some(outcome),
             _ => None,
         }
     }
@@ -109,7 +109,7 @@ impl Drop for DeferredCall {
 }
 
 /// Inserts the deferred answers into the results of a batch.
-fn put_together(results: &[u8], late: &[Arc<Pending>], result_bytes_max: usize) -> Vec<u8> {
+fn merge_results(results: &[u8], late: &[Arc<Pending>], result_bytes_max: usize) -> Vec<u8> {
     let mut late = late.iter();
     let (mut rest, mut whole) = (results, Vec::with_capacity(results.len()));
     // This thread has encoded the results, so each is complete.
@@ -150,11 +150,11 @@ impl Session {
 impl<H: Handler, C: Clock> Engine<H, C> {
     /// Returns the state of the current call if the handler has deferred it.
     #[cold]
-    pub(super) fn take_at_hand(&mut self) -> Option<Arc<Pending>> {
-        match std::mem::take(&mut self.deferring.at_hand) {
-            AtHand::Now => None,
-            AtHand::Later(pending) => Some(pending),
-            AtHand::Refused => {
+    pub(super) fn take_deferred(&mut self) -> Option<Arc<Pending>> {
+        match std::mem::take(&mut self.deferred_calls.disposition) {
+            HandlerDisposition::Immediate => None,
+            HandlerDisposition::Deferred(pending) => Some(pending),
+            HandlerDisposition::Refused => {
                 self.counters.deferrals_refused.increment();
                 None
             }
@@ -163,22 +163,26 @@ impl<H: Handler, C: Clock> Engine<H, C> {
 
     /// Stores a call until it is answered and collected.
     #[cold]
-    pub(super) fn keep_deferred(&mut self, end: &mut ServerEnd, call: DeferredCall) -> Answer {
+    pub(super) fn store_deferred(&mut self, end: &mut ServerConnection, call: DeferredCall) -> Answer {
         self.counters.deferred.add(call.calls() as u64);
-        self.deferring.next_deadline = Nanos::earlier(self.deferring.next_deadline, call.deadline);
+        self.deferred_calls.next_deadline = Nanos::earlier(self.deferred_calls.next_deadline, call.deadline);
         end.session.deferred.push(call);
         Answer { status: Status::DEFERRED, ..Answer::ACK }
     }
 
     /// Returns the results of answered calls, as many as fit into the slot.
     #[cold]
-    pub(super) fn collect(&mut self, end: &mut ServerEnd, header: &RequestHeader) -> Result<Answer, String> {
+    pub(super) fn collect(
+        &mut self,
+        end: &mut ServerConnection,
+        header: &RequestHeader,
+    ) -> Result<Answer, String> {
         if header.len_bytes > 0 {
             return Err(format!("message {}: collects, with a payload", header.seq.0));
         }
         if header.mode() != Mode::Fetch {
             // For answers that are not given yet. Answers that do not fit are requested again at once.
-            end.tell_from_now_on();
+            end.enable_notify();
         }
         let result_bytes_max = self.config.result_bytes_max as usize;
         let session = &mut end.session;
@@ -199,7 +203,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             let call = session.deferred.remove(place);
             let Some(Outcome { bytes, .. }) = call.into_outcome() else { continue };
             if is_long && status == Status::OK {
-                let result = CollectedResult::Kept(bytes.len() as u32);
+                let result = CollectedResult::AtServer(bytes.len() as u32);
                 push_collected(entries, &Collected { call_id, status, result });
                 session.retain(call_id, bytes);
                 continue;

@@ -8,8 +8,8 @@ use std::task::{Poll, Waker};
 use farcall_verbs::Nanos;
 
 use super::HandlerError;
-use super::answered::Answered;
 use super::buffered::{Buffered, BufferedTotal};
+use super::deferred_ready::ReadyDeferredCalls;
 use super::session::Session;
 use crate::config::ResponderConfig;
 use crate::wire::Status;
@@ -69,7 +69,7 @@ pub(crate) struct Pending {
     /// Number of such calls of the thread. This object counts until it is dropped.
     open: Arc<AtomicUsize>,
     /// Where the server thread is notified of the answer, and the tag of the call's session.
-    answered: Arc<Answered>,
+    ready: Arc<ReadyDeferredCalls>,
     session_tag: u32,
 }
 
@@ -105,11 +105,11 @@ impl Pending {
         let (status, bytes) = self.within_limits(status, bytes);
         let mut state = self.state();
         if !self.is_answered() && !self.is_cancelled.load(Ordering::Acquire) {
-            state.outcome = Some(Outcome { status, bytes: self.buffered.keep(bytes.to_vec()) });
+            state.outcome = Some(Outcome { status, bytes: self.buffered.count(bytes.to_vec()) });
         }
         self.is_answered.store(true, Ordering::Release);
         drop(state);
-        self.answered.push(self.session_tag);
+        self.ready.push(self.session_tag);
     }
 
     fn within_limits<'a>(&self, status: Status, bytes: &'a [u8]) -> (Status, &'a [u8]) {
@@ -144,38 +144,38 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // After the answer's other effects: see `Deferring::may_be_answered`.
+        // After the answer's other effects: see `DeferredCalls::may_be_answered`.
         self.open.fetch_sub(1, Ordering::Release);
     }
 }
 
 /// State of a server thread for all its deferred calls.
-pub(super) struct Deferring {
+pub(super) struct DeferredCalls {
     open: Arc<AtomicUsize>,
     open_max: usize,
     of_client_max: usize,
     limits: Limits,
     buffered: BufferedTotal,
-    pub at_hand: AtHand,
-    pub answered: Arc<Answered>,
+    pub disposition: HandlerDisposition,
+    pub ready: Arc<ReadyDeferredCalls>,
     /// Lower bound of the deadlines of deferred calls.
     pub next_deadline: Option<Nanos>,
 }
 
 /// Whether the handler has deferred the current call.
 #[derive(Debug, Default)]
-pub(super) enum AtHand {
+pub(super) enum HandlerDisposition {
     /// Not deferred: the handler answers it directly.
     #[default]
-    Now,
+    Immediate,
     /// Deferred.
-    Later(Arc<Pending>),
+    Deferred(Arc<Pending>),
     /// The handler tried to defer it, and was refused.
     Refused,
 }
 
-impl Deferring {
-    pub fn new(config: &ResponderConfig, buffered: BufferedTotal, answered: Arc<Answered>) -> Self {
+impl DeferredCalls {
+    pub fn new(config: &ResponderConfig, buffered: BufferedTotal, ready: Arc<ReadyDeferredCalls>) -> Self {
         Self {
             open: Arc::default(),
             open_max: config.deferred_max,
@@ -185,8 +185,8 @@ impl Deferring {
                 buffers_bytes_max: config.buffers_bytes_max,
             },
             buffered,
-            at_hand: AtHand::Now,
-            answered,
+            disposition: HandlerDisposition::Immediate,
+            ready,
             next_deadline: None,
         }
     }
@@ -203,7 +203,7 @@ impl Deferring {
     #[cold]
     pub fn defer(&mut self, session: &Session, of_batch: usize) -> Result<Deferred, HandlerError> {
         if let Err(message) = self.may_defer(session, of_batch) {
-            self.at_hand = AtHand::Refused;
+            self.disposition = HandlerDisposition::Refused;
             return Err(HandlerError { status: Status::NOT_DEFERRED, message });
         }
         self.open.fetch_add(1, Ordering::Relaxed);
@@ -214,15 +214,15 @@ impl Deferring {
             limits: self.limits,
             buffered: self.buffered.clone(),
             open: Arc::clone(&self.open),
-            answered: Arc::clone(&self.answered),
+            ready: Arc::clone(&self.ready),
             session_tag: session.id.tag(),
         });
-        self.at_hand = AtHand::Later(Arc::clone(&pending));
+        self.disposition = HandlerDisposition::Deferred(Arc::clone(&pending));
         Ok(Deferred(pending))
     }
 
     fn may_defer(&self, session: &Session, of_batch: usize) -> Result<(), String> {
-        if matches!(self.at_hand, AtHand::Later(_)) {
+        if matches!(self.disposition, HandlerDisposition::Deferred(_)) {
             return Err("the call has a token already".into());
         }
         if !session.can_defer {

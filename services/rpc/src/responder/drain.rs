@@ -2,7 +2,7 @@
 
 use farcall_link::Geometry;
 use farcall_link::bootstrap::RefusalKind;
-use farcall_verbs::{Clock, Nanos, Next};
+use farcall_verbs::{Clock, Nanos, Progress};
 
 use super::{Handler, Responder};
 use crate::error::Broken;
@@ -19,13 +19,13 @@ pub(super) enum Phase {
         turns: u32,
     },
     /// Replies to messages with "going away" without executing them, until a point in time.
-    Refusing {
+    Rejecting {
         /// When to close, or to check again whether clients wait for deferred answers.
         until: Nanos,
         /// When to close even if clients wait.
         latest: Nanos,
         /// `true` if clients waited at the last check: they may not have fetched yet what they have collected since.
-        owed: bool,
+        clients_waited: bool,
     },
     /// All connections are closed.
     Drained,
@@ -49,35 +49,37 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     /// Continues a drain after an iteration; `any` is whether it found work.
-    pub(super) fn progress_drain(&mut self, any: bool, now: Nanos) -> Next {
+    pub(super) fn progress_drain(&mut self, any: bool, now: Nanos) -> Progress {
         match self.phase {
-            Phase::Serving | Phase::Drained => Next::IDLE,
+            Phase::Serving | Phase::Drained => Progress::IDLE,
             Phase::Finishing { turns } if any && turns > 0 => {
                 self.phase = Phase::Finishing { turns: turns - 1 };
-                Next::Again
+                Progress::Again
             }
             Phase::Finishing { .. } => {
                 // All messages received before the drain are finished.
                 let until = now + self.engine.config.drain_grace;
                 let latest = until + self.engine.config.deferred_grace;
-                self.phase = Phase::Refusing { until, latest, owed: false };
-                self.engine.going_away = true;
-                Next::Idle { until: Some(until) }
+                self.phase = Phase::Rejecting { until, latest, clients_waited: false };
+                self.engine.draining = true;
+                Progress::Idle { until: Some(until) }
             }
-            Phase::Refusing { until, .. } if now < until => Next::Idle { until: Some(until) },
-            Phase::Refusing { latest, owed, .. } if now < latest && (owed || self.owes_answers()) => {
+            Phase::Rejecting { until, .. } if now < until => Progress::Idle { until: Some(until) },
+            Phase::Rejecting { latest, clients_waited, .. }
+                if now < latest && (clients_waited || self.clients_wait()) =>
+            {
                 let until = now + self.engine.config.drain_grace;
-                self.phase = Phase::Refusing { until, latest, owed: self.owes_answers() };
-                Next::Idle { until: Some(until) }
+                self.phase = Phase::Rejecting { until, latest, clients_waited: self.clients_wait() };
+                Progress::Idle { until: Some(until) }
             }
-            Phase::Refusing { .. } => {
+            Phase::Rejecting { .. } => {
                 self.phase = Phase::Drained;
                 while !self.connections.is_empty() {
-                    let tell = RefusalKind::GoingAway.because("the server has drained");
-                    self.end(0, Broken::Closed, Some(tell), None);
+                    let refusal = RefusalKind::GoingAway.because("the server has drained");
+                    self.end(0, Broken::Closed, Some(refusal), None);
                 }
-                self.parked.clear();
-                Next::IDLE
+                self.detached.clear();
+                Progress::IDLE
             }
         }
     }

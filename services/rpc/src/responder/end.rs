@@ -1,38 +1,38 @@
 //! The server's end of a connection: its session, its queue pair, its next mailbox slot.
 
-use farcall_link::{Connection, Nic, RegionId, RemoteRegion, Ticket, Watch};
+use farcall_link::{Connection, Nic, PolledWord, RegionId, RemoteRegion, Ticket};
 use farcall_verbs::Nanos;
 
 use super::ConnectionId;
-use super::dense_bytes::DenseByte;
+use super::doorbell_bytes::DoorbellByte;
 use super::session::Session;
-use super::thread_pair::ReplyTo;
+use super::shared_ud_qp::ReplyTo;
 use crate::inbox::Inbox;
 use crate::wire::{Imm, ResponseHeader, Seq};
 
 /// A queue pair that is connected to one client. Over UD clients have none and share the thread's.
-pub(crate) struct OwnPair {
+pub(crate) struct DedicatedQp {
     pub connection: Connection,
     pub results_id: RegionId,
     /// Where the client receives replies.
     pub replies: RemoteRegion,
 }
 
-pub struct ServerEnd {
+pub struct ServerConnection {
     /// The first word of the next slot of the mailbox.
-    pub(crate) watch: Watch,
+    pub(crate) watch: PolledWord,
     pub(crate) id: ConnectionId,
     pub(crate) session: Session,
     /// The client's own queue pair, if it has one.
-    pub(crate) own: Option<OwnPair>,
+    pub(crate) dedicated_qp: Option<DedicatedQp>,
     pub(crate) inbox: Inbox,
     /// The byte by which the client announces requests, if it uses one.
-    pub(crate) byte: Option<DenseByte>,
+    pub(crate) byte: Option<DoorbellByte>,
     /// The number of the client's queue pair.
     pub(crate) source_qp: u32,
     pub(crate) checksum: bool,
     /// Number of checks of the next message in which its checksum did not match.
-    pub(crate) corrupt_looks: u32,
+    pub(crate) corrupt_checks: u32,
     /// Destination of results that are sent as datagrams.
     pub(crate) reply_to: Option<ReplyTo>,
     /// Indexed by response slot: the WRITE or SEND that reads the slot.
@@ -41,26 +41,27 @@ pub struct ServerEnd {
     /// sleeps.
     pub(crate) push_end: Seq,
     /// Responses that the client has requested to be pushed, and that are not sent yet.
-    pub(crate) owed: Option<(Seq, Seq)>,
+    pub(crate) push_due: Option<(Seq, Seq)>,
     /// `true` if the client supports wake-ups for deferred answers.
-    pub(crate) can_tell: bool,
+    pub(crate) can_notify: bool,
     /// `true` if the client is to be woken for the next answer.
-    pub(crate) tells: bool,
+    pub(crate) notify_next: bool,
     /// `true` if a wake-up for an answer is due.
-    pub(crate) must_tell: bool,
+    pub(crate) notify_due: bool,
     /// Why the connection must be closed.
     pub(crate) violation: Option<String>,
     /// Time from which on the session is retained; `None` if it is not.
     pub(crate) keep_from: Option<Nanos>,
 }
 
-impl ServerEnd {
+impl ServerConnection {
     /// Returns whether the slot of a response, and the connection's send queue, are free.
     #[inline]
     pub fn can_answer(&self, seq: Seq) -> bool {
-        let is_free =
-            |own: &OwnPair| own.connection.room() >= 2 && own.connection.is_done(self.ticket_of(seq));
-        self.own.as_ref().is_some_and(is_free)
+        let is_free = |dedicated_qp: &DedicatedQp| {
+            dedicated_qp.connection.room() >= 2 && dedicated_qp.connection.is_done(self.ticket_of(seq))
+        };
+        self.dedicated_qp.as_ref().is_some_and(is_free)
     }
 
     /// Returns the ticket of the last request that read the slot of a response.
@@ -81,37 +82,37 @@ impl ServerEnd {
     pub fn kicked(&mut self, imm: u32) {
         if let Imm::Push { oldest_low, count } = Imm::decode(imm) {
             // The client is about to sleep.
-            self.tell_from_now_on();
-            self.look_for_answers();
+            self.enable_notify();
+            self.check_answers();
             let window = self.session.geometry.window;
             let Some((from, end)) = Imm::push_range(oldest_low, count, self.session.expect, window) else {
                 return;
             };
             self.push_end = end;
-            self.owed = Some((from, end));
+            self.push_due = Some((from, end));
         }
     }
 
     /// Handles a repeated request that was executed before: its response is pushed, if it is still in its slot.
-    pub fn asked_again(&mut self, seq: Seq) {
+    pub fn on_duplicate_request(&mut self, seq: Seq) {
         if self.session.expect.distance_from(seq) <= u32::from(self.session.geometry.window) {
-            let (from, end) = self.owed.unwrap_or((seq, seq.next()));
+            let (from, end) = self.push_due.unwrap_or((seq, seq.next()));
             let from = if seq.is_before(from) { seq } else { from };
             let end = if end.is_before(seq.next()) { seq.next() } else { end };
-            self.owed = Some((from, end));
+            self.push_due = Some((from, end));
         }
     }
 
     /// Returns whether responses are to be pushed, or a wake-up for an answer is due.
-    pub const fn owes(&self) -> bool {
-        self.owed.is_some() || self.must_tell
+    pub const fn has_work_due(&self) -> bool {
+        self.push_due.is_some() || self.notify_due
     }
 
     /// Returns the session of a connection whose queue pair is drained. Memory that a stopped process may still access
     /// is not reused: the responses are copied to new memory.
     pub(super) fn into_session(self, nic: &Nic) -> Option<Session> {
         let mut session = self.session;
-        if self.own.is_some_and(|own| !own.connection.is_quiesced()) {
+        if self.dedicated_qp.is_some_and(|dedicated_qp| !dedicated_qp.connection.is_quiesced()) {
             let geometry = session.geometry;
             let mailbox_bytes = session.mailbox.len_bytes();
             let responses_bytes = geometry.responses_bytes();

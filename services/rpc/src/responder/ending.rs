@@ -3,7 +3,7 @@
 use farcall_link::bootstrap::{Refusal, RefusalKind};
 use farcall_verbs::{Clock, Error, Nanos};
 
-use super::{ConnectionId, Handler, Open, Parked, Responder, ResponderEvent, ServerEnd};
+use super::{ConnectionId, DetachedSession, Handler, Open, Responder, ResponderEvent, ServerConnection};
 use crate::error::Broken;
 
 impl<H: Handler, C: Clock> Responder<H, C> {
@@ -16,17 +16,17 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     /// Ends a connection. If `keep_from` is set, retains its session from that time on.
-    pub(super) fn end(&mut self, at: usize, why: Broken, tell: Option<Refusal>, keep_from: Option<Nanos>) {
-        let Open { mut end, turns } = self.connections.remove(at);
-        self.lookout.remove(at);
-        self.owing -= usize::from(end.owes());
-        self.receiving -= usize::from(turns.is_told);
+    pub(super) fn end(&mut self, at: usize, why: Broken, refusal: Option<Refusal>, keep_from: Option<Nanos>) {
+        let Open { mut end, paths } = self.connections.remove(at);
+        self.poll_table.remove(at);
+        self.due_connections -= usize::from(end.has_work_due());
+        self.receiving -= usize::from(paths.is_completion_driven);
         self.by_tag.remove(&end.session.id.tag());
         self.engine.counters.connections_closed.increment();
-        end.own.iter_mut().for_each(|own| own.connection.close());
+        end.dedicated_qp.iter_mut().for_each(|dedicated_qp| dedicated_qp.connection.close());
         self.engine.handler.closed(end.id.0);
         end.keep_from = keep_from;
-        self.events.push_back(ResponderEvent::Closed { connection: end.id, why, tell });
+        self.events.push_back(ResponderEvent::Closed { connection: end.id, why, refusal });
         self.closing.push(end);
         self.release_closing();
     }
@@ -35,51 +35,54 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     pub(super) fn release_closing(&mut self) {
         let mut at = 0;
         while at < self.closing.len() {
-            let ServerEnd { own, reply_to, .. } = &self.closing[at];
-            let thread_pair = &mut self.engine.thread_pair;
-            let is_drained = own.as_ref().is_none_or(|own| own.connection.is_drained());
-            if !is_drained || reply_to.as_ref().is_some_and(|to| !thread_pair.is_done(to)) {
+            let ServerConnection { dedicated_qp, reply_to, .. } = &self.closing[at];
+            let shared_ud_qp = &mut self.engine.shared_ud_qp;
+            let is_drained =
+                dedicated_qp.as_ref().is_none_or(|dedicated_qp| dedicated_qp.connection.is_drained());
+            if !is_drained || reply_to.as_ref().is_some_and(|to| !shared_ud_qp.is_done(to)) {
                 at += 1;
                 continue;
             }
-            reply_to.iter().for_each(|to| thread_pair.remove(to));
-            own.iter().for_each(|own| _ = self.by_qp.remove(&own.connection.qp_num()));
+            reply_to.iter().for_each(|to| shared_ud_qp.remove(to));
+            dedicated_qp
+                .iter()
+                .for_each(|dedicated_qp| _ = self.by_qp.remove(&dedicated_qp.connection.qp_num()));
             let end = self.closing.swap_remove(at);
-            self.park(end);
+            self.detach(end);
         }
     }
 
-    fn park(&mut self, end: ServerEnd) {
+    fn detach(&mut self, end: ServerConnection) {
         let Some(since) = end.keep_from else { return };
-        if self.parked.len() >= self.engine.config.sessions_parked_max {
-            self.parked.remove(0);
+        if self.detached.len() >= self.engine.config.detached_sessions_max {
+            self.detached.remove(0);
         }
         let expires = since + self.engine.config.session_linger;
         let session = end.into_session(&self.nic);
-        self.parked.extend(session.map(|session| Parked { session, expires }));
+        self.detached.extend(session.map(|session| DetachedSession { session, expires }));
     }
 
     pub(super) fn expire_sessions(&mut self, now: Nanos) {
-        if !self.parked.is_empty() {
-            self.parked.retain(|parked| parked.expires > now);
+        if !self.detached.is_empty() {
+            self.detached.retain(|detached| detached.expires > now);
         }
     }
 
     /// Ends the deferred calls whose deadline has passed.
     pub(super) fn expire_deferred(&mut self, now: Nanos) {
-        if self.engine.deferring.next_deadline.is_none_or(|deadline| now < deadline) {
+        if self.engine.deferred_calls.next_deadline.is_none_or(|deadline| now < deadline) {
             return;
         }
         let open = self.connections.iter_mut().map(|open| &mut open.end.session);
-        let parked = self.parked.iter_mut().map(|parked| &mut parked.session);
+        let detached = self.detached.iter_mut().map(|detached| &mut detached.session);
         let mut next = None;
-        for session in open.chain(parked) {
+        for session in open.chain(detached) {
             let before = session.deferred.len();
             session.deferred.retain(|call| call.deadline.is_none_or(|deadline| now < deadline));
             self.engine.counters.deadlines_exceeded.add((before - session.deferred.len()) as u64);
             next = session.deferred.iter().map(|call| call.deadline).fold(next, Nanos::earlier);
         }
-        self.engine.deferring.next_deadline = next;
+        self.engine.deferred_calls.next_deadline = next;
     }
 
     #[cold]
@@ -91,9 +94,9 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 continue;
             };
             self.engine.counters.violations.increment();
-            let tell = Some(RefusalKind::Malformed.because(why.clone()));
+            let refusal = Some(RefusalKind::Malformed.because(why.clone()));
             // The session is not retained: its messages cannot be trusted any more.
-            self.end(at, Broken::Protocol(why), tell, None);
+            self.end(at, Broken::Protocol(why), refusal, None);
         }
     }
 

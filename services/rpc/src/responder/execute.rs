@@ -8,11 +8,11 @@ use farcall_verbs::{Clock, Nanos};
 
 use super::batch;
 use super::collect::DeferredCall;
-use super::deferred::{AtHand, Pending};
-use super::handler::Place;
+use super::deferred::{HandlerDisposition, Pending};
+use super::handler::ResultBuffer;
 use super::serve::Engine;
 use super::session::Assembly;
-use super::{Call, Handler, HandlerError, Reply, ServerEnd};
+use super::{Call, Handler, HandlerError, Reply, ServerConnection};
 use crate::paths::ResponsePath;
 use crate::wire::batch::BatchedCalls;
 use crate::wire::{
@@ -48,7 +48,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     #[inline]
     pub(super) fn execute(
         &mut self,
-        end: &mut ServerEnd,
+        end: &mut ServerConnection,
         header: &RequestHeader,
         whole: Option<Assembly>,
         now: Nanos,
@@ -76,8 +76,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         let capacity = session.responses.capacity();
         let payload_at = session.responses.offset(header.seq) + RESPONSE_HEADER_BYTES;
         let max_bytes = self.config.result_bytes_max as usize;
-        let place = Place { payload_at, capacity, max_bytes };
-        let mut reply = Reply::new(session, place, &mut self.spill, &mut self.deferring);
+        let buffer = ResultBuffer { payload_at, capacity, max_bytes };
+        let mut reply = Reply::new(session, buffer, &mut self.spill, &mut self.deferred_calls);
         let start = is_timed(header).then(|| self.clock.now());
         let handler = &mut self.handler;
         let outcome = match calls {
@@ -93,16 +93,17 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         {
             self.times.count(worked);
         }
-        let (in_slot, overflown) = (reply.in_slot(), reply.is_overflown());
+        let (in_slot, overflown) = (reply.in_slot(), reply.has_overflowed());
         let late = reply.take_late();
         let call = (header.call_id, call.deadline);
-        let is_later = !late.is_empty() || !matches!(self.deferring.at_hand, AtHand::Now);
+        let is_later =
+            !late.is_empty() || !matches!(self.deferred_calls.disposition, HandlerDisposition::Immediate);
         let later = match (&outcome, is_later) {
             (_, false) => None,
             (Ok(Ok(())), true) => self.later(end, call, late, in_slot),
             (_, true) => {
                 // The handler's error counts, and answers by its token are discarded.
-                self.take_at_hand().iter().for_each(|pending| pending.cancel());
+                self.take_deferred().iter().for_each(|pending| pending.cancel());
                 None
             }
         };
@@ -128,15 +129,15 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     #[cold]
     fn later(
         &mut self,
-        end: &mut ServerEnd,
+        end: &mut ServerConnection,
         (call_id, deadline): (u64, Option<Nanos>),
         late: Vec<Arc<Pending>>,
         in_slot: usize,
     ) -> Option<Answer> {
         if late.is_empty() {
-            let pending = self.take_at_hand()?;
+            let pending = self.take_deferred()?;
             self.spill.clear();
-            return Some(self.keep_deferred(end, DeferredCall::one(call_id, deadline, pending)));
+            return Some(self.store_deferred(end, DeferredCall::one(call_id, deadline, pending)));
         }
         let session = &end.session;
         let mut results = std::mem::take(&mut self.spill);
@@ -144,14 +145,14 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             let payload_at = session.responses.offset(session.expect) + RESPONSE_HEADER_BYTES;
             session.results.append_to(payload_at, in_slot, &mut results);
         }
-        Some(self.keep_deferred(end, DeferredCall::batch(call_id, deadline, results, late)))
+        Some(self.store_deferred(end, DeferredCall::batch(call_id, deadline, results, late)))
     }
 
     /// Checks whether a call may be executed.
     #[inline]
     fn admit(
         &self,
-        end: &ServerEnd,
+        end: &ServerConnection,
         header: &RequestHeader,
         began: Nanos,
         now: Nanos,
@@ -159,7 +160,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         if header.flags.contains(RequestFlags::CANCEL) {
             return Err((Status::CANCELLED, String::new()));
         }
-        if self.going_away {
+        if self.draining {
             return Err((Status::GOING_AWAY, String::new()));
         }
         if deadline(began, header.deadline_us).is_some_and(|deadline| now >= deadline) {
@@ -179,7 +180,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
 
     /// Leaves as much of the result in the slot as fits, and stores the rest.
     #[inline]
-    fn finish(&mut self, end: &mut ServerEnd, call_id: u64, in_slot: usize) -> Answer {
+    fn finish(&mut self, end: &mut ServerConnection, call_id: u64, in_slot: usize) -> Answer {
         if self.spill.is_empty() {
             return Answer::ok(in_slot, in_slot);
         }
@@ -192,13 +193,13 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             self.spill.clear();
             return Answer::ok(len_bytes, total_bytes);
         }
-        session.retain(call_id, self.buffered.keep(std::mem::take(&mut self.spill)));
+        session.retain(call_id, self.buffered.count(std::mem::take(&mut self.spill)));
         Answer { flags: ResponseFlags::MORE, ..Answer::ok(len_bytes, total_bytes) }
     }
 
     /// Writes an error and its text instead of a result.
     #[cold]
-    pub(super) fn refuse(&mut self, end: &ServerEnd, status: Status, text: &str) -> Answer {
+    pub(super) fn refuse(&mut self, end: &ServerConnection, status: Status, text: &str) -> Answer {
         self.spill.clear();
         self.counters.errors.increment();
         let session = &end.session;
@@ -216,7 +217,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     #[inline]
     pub(super) fn answer<S: ResponsePath>(
         &mut self,
-        end: &mut ServerEnd,
+        end: &mut ServerConnection,
         seq: Seq,
         mode: Mode,
         answer: &Answer,
@@ -249,7 +250,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         self.counters.result_bytes.add(answer.len_bytes as u64);
         let push = seq.is_before(end.push_end);
         end.advance();
-        S::respond(end, &mut self.thread_pair, seq, mode, push, &self.counters);
+        S::respond(end, &mut self.shared_ud_qp, seq, mode, push, &self.counters);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farcall_link::Region;
 use farcall_verbs::Nanos;
 
-use super::deferred::{AtHand, Deferred, Deferring, Pending};
+use super::deferred::{Deferred, DeferredCalls, HandlerDisposition, Pending};
 use super::session::Session;
 
 use crate::wire::batch::{ENTRY_HEAD_BYTES, entry_head};
@@ -109,7 +109,7 @@ impl<'a> Call<'a> {
 /// written to memory that is retained until the client has received all of it.
 pub struct Reply<'a> {
     session: &'a Session,
-    deferring: &'a mut Deferring,
+    deferred_calls: &'a mut DeferredCalls,
     /// Deferred calls of the current batch.
     late: Vec<Arc<Pending>>,
     slot: &'a Region,
@@ -124,7 +124,7 @@ pub struct Reply<'a> {
 }
 
 /// Where a result may be written.
-pub(super) struct Place {
+pub(super) struct ResultBuffer {
     pub payload_at: usize,
     pub capacity: usize,
     pub max_bytes: usize,
@@ -133,17 +133,17 @@ pub(super) struct Place {
 impl<'a> Reply<'a> {
     pub(super) fn new(
         session: &'a Session,
-        place: Place,
+        buffer: ResultBuffer,
         spill: &'a mut Vec<u8>,
-        deferring: &'a mut Deferring,
+        deferred_calls: &'a mut DeferredCalls,
     ) -> Self {
         debug_assert!(spill.is_empty());
-        let Place { payload_at, capacity, max_bytes } = place;
+        let ResultBuffer { payload_at, capacity, max_bytes } = buffer;
         let slot = &session.results;
         let late = Vec::new();
         Self {
             session,
-            deferring,
+            deferred_calls,
             late,
             slot,
             payload_at,
@@ -167,31 +167,31 @@ impl<'a> Reply<'a> {
     /// ([`crate::ResponderConfig::deferred_of_client_max`], [`crate::ResponderConfig::deferred_max`]), if this call
     /// was deferred before, or if the client's version does not support deferred answers.
     pub fn defer(&mut self) -> Result<Deferred, HandlerError> {
-        self.deferring.defer(self.session, self.late.len())
+        self.deferred_calls.defer(self.session, self.late.len())
     }
 
     /// Returns whether the current call is deferred. If it belongs to a batch, its token's state is stored here. If
     /// the handler returned an error, the token is cancelled.
     #[inline]
     pub(super) fn end_call_of_batch(&mut self, is_ok: bool) -> bool {
-        if matches!(self.deferring.at_hand, AtHand::Now) {
+        if matches!(self.deferred_calls.disposition, HandlerDisposition::Immediate) {
             return false;
         }
-        self.keep_late(is_ok)
+        self.store_late(is_ok)
     }
 
     #[cold]
-    fn keep_late(&mut self, is_ok: bool) -> bool {
-        match std::mem::take(&mut self.deferring.at_hand) {
-            AtHand::Later(pending) if is_ok => {
+    fn store_late(&mut self, is_ok: bool) -> bool {
+        match std::mem::take(&mut self.deferred_calls.disposition) {
+            HandlerDisposition::Deferred(pending) if is_ok => {
                 self.late.push(pending);
                 true
             }
-            AtHand::Later(pending) => {
+            HandlerDisposition::Deferred(pending) => {
                 pending.cancel();
                 false
             }
-            AtHand::Now | AtHand::Refused => false,
+            HandlerDisposition::Immediate | HandlerDisposition::Refused => false,
         }
     }
 
@@ -305,7 +305,7 @@ impl<'a> Reply<'a> {
     }
 
     /// Returns whether more was appended than is allowed.
-    pub(crate) const fn is_overflown(&self) -> bool {
+    pub(crate) const fn has_overflowed(&self) -> bool {
         self.overflow
     }
 

@@ -7,52 +7,52 @@
 //! [`execute`] (executed and answered). The differences between the paths of a plan are in [`crate::paths`].
 
 mod accept;
-mod answered;
-#[cfg(test)]
-mod answered_model;
 mod batch;
 mod buffered;
 mod collect;
 mod datagrams;
 mod deferred;
-mod dense_bytes;
+mod deferred_ready;
+#[cfg(test)]
+mod deferred_ready_model;
+mod doorbell_bytes;
 mod drain;
 mod end;
 mod ending;
 mod execute;
 mod handler;
-mod lookout;
+mod mailbox_poll;
 mod parts;
 mod serve;
 mod session;
+mod shared_ud_qp;
 mod sleep;
 #[cfg(test)]
 mod sleep_model;
-mod thread_pair;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use farcall_drive::KeptMemory;
+use farcall_drive::HeapTrimmer;
 use farcall_link::bootstrap::Refusal;
 use farcall_link::{Completed, Nic};
 use farcall_verbs::{
-    Clock, CompChannel, CqInitAttr, Endpoint, Nanos, Next, Probe, RawCq, Result, WaitSet, Wc,
+    Clock, CompChannel, CqInitAttr, Endpoint, Nanos, Progress, RawCq, Result, WaitSet, WakeProbe, Wc,
 };
 
 use crate::config::ResponderConfig;
 use crate::counters::Counters;
 use crate::error::Broken;
-use answered::Answered;
 pub use deferred::Deferred;
+use deferred_ready::ReadyDeferredCalls;
 use drain::Phase;
-pub(crate) use end::{OwnPair, ServerEnd};
+pub(crate) use end::{DedicatedQp, ServerConnection};
 pub use handler::{Call, Handler, HandlerError, Reply};
-use lookout::Lookout;
-use serve::{Engine, Served, Turns};
+use mailbox_poll::MailboxPollTable;
+use serve::{Engine, PathVtable, ServeOutcome};
 use session::Session;
+pub(crate) use shared_ud_qp::{Datagram, SharedUdQp};
 use sleep::Sleep;
-pub(crate) use thread_pair::{Datagram, ThreadPair};
 
 /// Number of a connection of a responder. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,36 +69,36 @@ pub enum ResponderEvent {
         /// The reason.
         why: Broken,
         /// The refusal to send to the client.
-        tell: Option<Refusal>,
+        refusal: Option<Refusal>,
     },
 }
 
 /// An open connection.
 struct Open<H, C> {
-    end: ServerEnd,
-    turns: Turns<H, C>,
+    end: ServerConnection,
+    paths: PathVtable<H, C>,
 }
 
 /// A session without a connection.
-struct Parked {
+struct DetachedSession {
     session: Session,
     expires: Nanos,
 }
 
 /// Result of a driver iteration.
 #[derive(Default)]
-struct Turn {
+struct IterationResult {
     served: bool,
     has_violations: bool,
 }
 
-impl Turn {
+impl IterationResult {
     #[inline]
-    fn came(&mut self, served: Served) {
+    fn record(&mut self, served: ServeOutcome) {
         match served {
-            Served::Some | Served::Stalled => self.served = true,
-            Served::Nothing => {}
-            Served::Violation => self.has_violations = true,
+            ServeOutcome::Some | ServeOutcome::Stalled => self.served = true,
+            ServeOutcome::Nothing => {}
+            ServeOutcome::Violation => self.has_violations = true,
         }
     }
 }
@@ -110,10 +110,10 @@ const COMPLETIONS_MIN: usize = 16_384;
 const COMPLETIONS_AT_ONCE: usize = 32;
 /// Maximum number of polls of the completion queue in an iteration, so that a client that sends without pause does not
 /// delay the others.
-const LOOKS_A_TURN: u32 = 64;
+const CQ_POLLS_PER_TURN_MAX: u32 = 64;
 /// Number of mailboxes that count as one poll of an idle iteration, so that a thousand clients do not make the server
 /// poll for longer.
-const CONNECTIONS_A_LOOK: usize = 64;
+const CONNECTIONS_PER_POLL: usize = 64;
 /// Number of iterations between polls of the completion queue while there is work. Its completions then only indicate
 /// free send queue entries, and clients that want to sleep.
 const TURNS_PER_POLL: u32 = 8;
@@ -126,13 +126,13 @@ pub struct Responder<H, C> {
     channel: Arc<dyn CompChannel>,
     incarnation: u64,
     connections: Vec<Open<H, C>>,
-    lookout: Lookout,
+    poll_table: MailboxPollTable,
     by_qp: HashMap<u32, ConnectionId>,
     /// Key: the session's tag.
     by_tag: HashMap<u32, ConnectionId>,
     next_id: u32,
-    closing: Vec<ServerEnd>,
-    parked: Vec<Parked>,
+    closing: Vec<ServerConnection>,
+    detached: Vec<DetachedSession>,
     events: VecDeque<ResponderEvent>,
     engine: Engine<H, C>,
     phase: Phase,
@@ -142,10 +142,10 @@ pub struct Responder<H, C> {
     /// Number of connections whose requests are announced by completions.
     receiving: usize,
     /// Number of connections with responses to push or wake-ups to send that found no room.
-    owing: usize,
+    due_connections: usize,
     /// Kept to reuse its memory.
     answered_tags: Vec<u32>,
-    kept_memory: KeptMemory,
+    heap_trimmer: HeapTrimmer,
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
@@ -165,22 +165,22 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             channel,
             incarnation,
             connections: Vec::new(),
-            lookout: Lookout::default(),
+            poll_table: MailboxPollTable::default(),
             by_qp: HashMap::new(),
             by_tag: HashMap::new(),
             next_id: 0,
             closing: Vec::new(),
-            parked: Vec::new(),
+            detached: Vec::new(),
             events: VecDeque::new(),
-            engine: Engine::new(config, incarnation, handler, clock, Arc::new(Answered::new()?)),
+            engine: Engine::new(config, incarnation, handler, clock, Arc::new(ReadyDeferredCalls::new()?)),
             phase: Phase::Serving,
             sleep: Sleep::Awake,
             wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
             turns_to_poll: 0,
             receiving: 0,
-            owing: 0,
+            due_connections: 0,
             answered_tags: Vec::new(),
-            kept_memory: KeptMemory::default(),
+            heap_trimmer: HeapTrimmer::default(),
         })
     }
 
@@ -195,8 +195,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     /// Returns the number of sessions that wait for their client to reconnect.
-    pub fn sessions_parked(&self) -> usize {
-        self.parked.len()
+    pub fn detached_sessions(&self) -> usize {
+        self.detached.len()
     }
 
     /// Returns the service.
@@ -211,25 +211,27 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 
     /// Serves every connection once. Returns whether any had a message.
     fn serve_all(&mut self, now: Nanos) -> bool {
-        let mut turn = Turn::default();
-        let is_told = self.receiving > 0;
-        for place in 0..self.lookout.places() {
-            let at = self.lookout.owner(place);
-            if self.lookout.sees(place) || (is_told && self.connections[at].end.has_mail()) {
-                turn.came(self.serve_at(at, now));
-                self.lookout.follow(place, &self.connections[at].end);
+        let mut turn = IterationResult::default();
+        let is_completion_driven = self.receiving > 0;
+        for entry in 0..self.poll_table.entries() {
+            let at = self.poll_table.owner(entry);
+            if self.poll_table.has_message(entry)
+                || (is_completion_driven && self.connections[at].end.has_mail())
+            {
+                turn.record(self.serve_at(at, now));
+                self.poll_table.follow(entry, &self.connections[at].end);
             }
         }
-        for word in 0..self.lookout.bytes.words() {
-            let mut told = self.lookout.bytes.told(word);
-            while told != 0 {
-                let Some((byte, at)) = self.lookout.bytes.next(word, &mut told) else { continue };
-                turn.came(self.serve_at(at, now));
-                self.lookout.bytes.follow(byte, self.connections[at].end.session.expect);
+        for word in 0..self.poll_table.bytes.words() {
+            let mut pending = self.poll_table.bytes.pending(word);
+            while pending != 0 {
+                let Some((byte, at)) = self.poll_table.bytes.next(word, &mut pending) else { continue };
+                turn.record(self.serve_at(at, now));
+                self.poll_table.bytes.follow(byte, self.connections[at].end.session.expect);
             }
         }
-        if self.lookout.distrusts_bytes {
-            self.serve_untold(&mut turn, now);
+        if self.poll_table.ignore_doorbells {
+            self.serve_unannounced(&mut turn, now);
         }
         if turn.has_violations {
             self.close_violators();
@@ -238,24 +240,24 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     #[inline]
-    fn serve_at(&mut self, at: usize, now: Nanos) -> Served {
-        let Open { end, turns } = &mut self.connections[at];
-        let came = (turns.serve_burst)(&mut self.engine, end, now);
-        if came == Served::Stalled {
+    fn serve_at(&mut self, at: usize, now: Nanos) -> ServeOutcome {
+        let Open { end, paths } = &mut self.connections[at];
+        let outcome = (paths.serve_burst)(&mut self.engine, end, now);
+        if outcome == ServeOutcome::Stalled {
             self.turns_to_poll = 0;
         }
-        came
+        outcome
     }
 
     /// Serves clients whose messages should have been announced by a byte, but were not.
     #[cold]
-    fn serve_untold(&mut self, turn: &mut Turn, now: Nanos) {
-        self.lookout.distrusts_bytes = false;
+    fn serve_unannounced(&mut self, turn: &mut IterationResult, now: Nanos) {
+        self.poll_table.ignore_doorbells = false;
         for at in 0..self.connections.len() {
             let end = &self.connections[at].end;
             let Some(byte) = end.byte.filter(|_| end.has_mail()) else { continue };
-            turn.came(self.serve_at(at, now));
-            self.lookout.bytes.follow(byte, self.connections[at].end.session.expect);
+            turn.record(self.serve_at(at, now));
+            self.poll_table.bytes.follow(byte, self.connections[at].end.session.expect);
         }
     }
 
@@ -263,7 +265,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     fn poll_completions(&mut self, now: Nanos) -> bool {
         self.turns_to_poll = if self.receiving == 0 { TURNS_PER_POLL } else { 0 };
         let mut any = false;
-        for _ in 0..LOOKS_A_TURN {
+        for _ in 0..CQ_POLLS_PER_TURN_MAX {
             let got = match self.cq.poll(&mut self.wcs) {
                 Ok(got) => got,
                 Err(error) => {
@@ -280,25 +282,25 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                 break;
             }
         }
-        self.push_owed();
+        self.push_due_responses();
         any
     }
 
     fn completed(&mut self, wc: &Wc, now: Nanos) {
-        if let Some(completed) = self.engine.thread_pair.complete(wc) {
+        if let Some(completed) = self.engine.shared_ud_qp.complete(wc) {
             return self.completed_datagram(completed, wc.src_qp, now);
         }
         let Some(id) = self.by_qp.get(&wc.qp_num).copied() else { return };
         let Some(at) = self.position(id) else {
             let closing = self.closing.iter_mut().find(|closing| closing.id == id);
-            if let Some(own) = closing.and_then(|closing| closing.own.as_mut()) {
-                own.connection.complete(wc);
+            if let Some(dedicated_qp) = closing.and_then(|closing| closing.dedicated_qp.as_mut()) {
+                dedicated_qp.connection.complete(wc);
             }
             self.release_closing();
             return;
         };
         let end = &mut self.connections[at].end;
-        let Some(OwnPair { connection, .. }) = &mut end.own else { return };
+        let Some(DedicatedQp { connection, .. }) = &mut end.dedicated_qp else { return };
         match connection.complete(wc) {
             Completed::Send { .. } | Completed::Flushed => {}
             Completed::Received { tag, imm, .. } => {
@@ -306,22 +308,22 @@ impl<H: Handler, C: Clock> Responder<H, C> {
                     return;
                 }
                 self.engine.counters.kicks.increment();
-                let owed_before = end.owes();
+                let had_work_due = end.has_work_due();
                 end.kicked(imm.unwrap_or(0));
-                self.lookout.distrusts_bytes |= end.byte.is_some();
-                self.owing += usize::from(!owed_before && end.owes());
+                self.poll_table.ignore_doorbells |= end.byte.is_some();
+                self.due_connections += usize::from(!had_work_due && end.has_work_due());
             }
             Completed::Failed(status) => self.end(at, Broken::Completion(status), None, Some(now)),
         }
     }
 
-    fn push_owed(&mut self) {
-        if self.owing == 0 {
+    fn push_due_responses(&mut self) {
+        if self.due_connections == 0 {
             return;
         }
-        for Open { end, turns } in &mut self.connections {
-            if end.owes() && (turns.push_owed)(&mut self.engine, end) {
-                self.owing -= 1;
+        for Open { end, paths } in &mut self.connections {
+            if end.has_work_due() && (paths.push_due_responses)(&mut self.engine, end) {
+                self.due_connections -= 1;
             }
         }
     }
@@ -332,20 +334,20 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     /// Returns whether a client waits for a deferred answer.
-    fn owes_answers(&self) -> bool {
+    fn clients_wait(&self) -> bool {
         self.connections.iter().any(|open| !open.end.session.deferred.is_empty())
     }
 
     /// Arms the completion queue. All work that completions announce, including requests by SEND, raises an event.
     fn arm_completions(&mut self) -> Result<()> {
         let kept_bytes = self.engine.buffered.bytes();
-        self.kept_memory.saw(self.engine.buffered.take_peak_bytes());
-        if self.kept_memory.is_due(kept_bytes) {
-            self.kept_memory.give_back(kept_bytes);
+        self.heap_trimmer.record_use(self.engine.buffered.take_peak_bytes());
+        if self.heap_trimmer.is_due(kept_bytes) {
+            self.heap_trimmer.trim(kept_bytes);
         }
         self.drop_events();
-        if self.engine.deferring.may_be_answered() {
-            self.engine.deferring.answered.sleeper.arm();
+        if self.engine.deferred_calls.may_be_answered() {
+            self.engine.deferred_calls.ready.sleeper.arm();
         }
         self.turns_to_poll = 0;
         self.cq.req_notify(farcall_verbs::Notify::Any)
@@ -353,7 +355,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 }
 
 impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let mut any = false;
         if self.turns_to_poll == 0 || self.sleep != Sleep::Awake {
             any |= self.poll_completions(now);
@@ -361,23 +363,23 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
             self.turns_to_poll -= 1;
         }
         any |= self.serve_all(now);
-        if self.engine.deferring.answered.has_any() {
-            self.tell_of_answers();
+        if self.engine.deferred_calls.ready.has_any() {
+            self.notify_deferred();
             any = true;
         }
         self.after_turn(any);
         self.expire_deferred(now);
         let drain = self.progress_drain(any, now);
         if any {
-            return Next::Again;
+            return Progress::Again;
         }
         self.expire_sessions(now);
-        if self.owing > 0 {
-            return Next::Again;
+        if self.due_connections > 0 {
+            return Progress::Again;
         }
-        let expiry = self.parked.iter().map(|parked| parked.expires).min();
-        let until = Nanos::earlier(expiry, self.engine.deferring.next_deadline);
-        drain.merge(Next::Idle { until })
+        let expiry = self.detached.iter().map(|detached| detached.expires).min();
+        let until = Nanos::earlier(expiry, self.engine.deferred_calls.next_deadline);
+        drain.merge(Progress::Idle { until })
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -385,24 +387,24 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
         self.arm_completions()
     }
 
-    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
-        Some(self.lookout.covered())
+    fn wake_probe(&self) -> Option<Arc<dyn WakeProbe>> {
+        Some(self.poll_table.delegated())
     }
 
-    fn arm_covered(&mut self) -> Result<()> {
+    fn arm_delegated(&mut self) -> Result<()> {
         // The sleep flag stays clear, so no client sends a KICK. The poller polls mailboxes, and not bytes, which
         // other clients can overwrite. The last poll before sleeping must do the same.
-        self.lookout.tell_poller(self.connections.iter().map(|open| &open.end));
-        self.lookout.distrusts_bytes = true;
+        self.poll_table.update_poller(self.connections.iter().map(|open| &open.end));
+        self.poll_table.ignore_doorbells = true;
         self.arm_completions()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.channel.fd());
-        set.insert(self.engine.deferring.answered.sleeper.fd());
+        set.insert(self.engine.deferred_calls.ready.sleeper.fd());
     }
 
-    fn looks(&self) -> u32 {
-        (self.connections.len() / CONNECTIONS_A_LOOK) as u32 + 1
+    fn poll_weight(&self) -> u32 {
+        (self.connections.len() / CONNECTIONS_PER_POLL) as u32 + 1
     }
 }

@@ -5,7 +5,7 @@ use farcall_verbs::{Clock, Nanos};
 use super::execute::Answer;
 use super::serve::Engine;
 use super::session::Assembly;
-use super::{Handler, ServerEnd};
+use super::{Handler, ServerConnection};
 use crate::wire::{RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags, Status};
 
 /// Result of handling a part of a request.
@@ -20,7 +20,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     /// Handles a part of a long request.
     pub(super) fn take_part(
         &mut self,
-        end: &mut ServerEnd,
+        end: &mut ServerConnection,
         header: &RequestHeader,
         now: Nanos,
     ) -> Result<Part, String> {
@@ -35,8 +35,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             session.assembly = Some(Assembly {
                 call_id: header.call_id,
                 total_bytes,
-                bytes: self.buffered.keep(Vec::with_capacity(total_bytes)),
-                came_bytes: 0,
+                bytes: self.buffered.count(Vec::with_capacity(total_bytes)),
+                received_bytes: 0,
                 is_refused: false,
                 began: now,
             });
@@ -46,23 +46,23 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         };
         let fits = assembly.call_id == header.call_id
             && assembly.total_bytes == total_bytes
-            && assembly.came_bytes == offset
+            && assembly.received_bytes == offset
             && bytes.len() <= total_bytes - offset
             && !bytes.is_empty();
         if !fits {
             return Err(format!("message {}: a part that does not follow the one before", header.seq.0));
         }
-        assembly.came_bytes += bytes.len();
+        assembly.received_bytes += bytes.len();
         let buffered = self.buffered.bytes() + bytes.len();
         if assembly.is_refused || buffered > self.config.buffers_bytes_max {
             // Further parts may be in flight: they belong to this request until all of it has arrived.
-            (assembly.is_refused, assembly.bytes) = (true, self.buffered.keep(Vec::new()));
-            session.assembly = (assembly.came_bytes < total_bytes).then_some(assembly);
+            (assembly.is_refused, assembly.bytes) = (true, self.buffered.count(Vec::new()));
+            session.assembly = (assembly.received_bytes < total_bytes).then_some(assembly);
             let text = format!("{buffered} bytes are kept for all clients");
             return Ok(Part::Answer(self.refuse(end, Status::OVERLOADED, &text)));
         }
         assembly.bytes.append(bytes);
-        if assembly.came_bytes == total_bytes {
+        if assembly.received_bytes == total_bytes {
             return Ok(Part::Last(assembly));
         }
         session.assembly = Some(assembly);
@@ -70,7 +70,11 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     }
 
     /// Returns a segment of a stored result, or releases the result.
-    pub(super) fn go_on(&mut self, end: &mut ServerEnd, header: &RequestHeader) -> Result<Answer, String> {
+    pub(super) fn continue_result(
+        &mut self,
+        end: &mut ServerConnection,
+        header: &RequestHeader,
+    ) -> Result<Answer, String> {
         let (offset, longest, rest) = part_numbers(&self.message[header.first().request_header_bytes()..])?;
         if !rest.is_empty() {
             return Err(format!("message {}: a continuation with a payload", header.seq.0));

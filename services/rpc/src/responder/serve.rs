@@ -5,13 +5,13 @@ use std::sync::Arc;
 use farcall_stats::{Block, Times};
 use farcall_verbs::{Clock, Nanos};
 
-use super::answered::Answered;
 use super::buffered::BufferedTotal;
-use super::deferred::Deferring;
+use super::deferred::DeferredCalls;
+use super::deferred_ready::ReadyDeferredCalls;
 use super::execute::Answer;
 use super::parts::Part;
-use super::thread_pair::ThreadPair;
-use super::{Handler, ServerEnd};
+use super::shared_ud_qp::SharedUdQp;
+use super::{Handler, ServerConnection};
 use crate::config::ResponderConfig;
 use crate::counters::Counters;
 use crate::paths::{DatagramReply, Path, RequestPath, ResponsePath, ServerReply};
@@ -19,7 +19,7 @@ use crate::wire::{CallBase, Form, Mode, RequestFlags, RequestHeader, Status};
 
 /// Result of serving a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Served {
+pub(super) enum ServeOutcome {
     /// Messages were answered.
     Some,
     /// There is no complete message.
@@ -31,11 +31,11 @@ pub(super) enum Served {
 }
 
 /// The functions that serve a connection, compiled for the paths of its plan: one indirect call per batch.
-pub(super) struct Turns<H, C> {
-    pub serve_burst: fn(&mut Engine<H, C>, &mut ServerEnd, Nanos) -> Served,
-    pub push_owed: fn(&mut Engine<H, C>, &mut ServerEnd) -> bool,
+pub(super) struct PathVtable<H, C> {
+    pub serve_burst: fn(&mut Engine<H, C>, &mut ServerConnection, Nanos) -> ServeOutcome,
+    pub push_due_responses: fn(&mut Engine<H, C>, &mut ServerConnection) -> bool,
     /// `true` if completions announce its requests.
-    pub is_told: bool,
+    pub is_completion_driven: bool,
 }
 
 /// The part of a responder that all connections share.
@@ -45,7 +45,7 @@ pub(super) struct Engine<H, C> {
     pub counters: Block<Counters>,
     /// How long the handler took, for one call in eight.
     pub times: Block<Times>,
-    pub going_away: bool,
+    pub draining: bool,
     pub clock: C,
     incarnation: u32,
     /// The current message: a private copy of header and payload.
@@ -53,8 +53,8 @@ pub(super) struct Engine<H, C> {
     /// A result that does not fit into its slot.
     pub spill: Vec<u8>,
     pub buffered: BufferedTotal,
-    pub thread_pair: ThreadPair,
-    pub deferring: Deferring,
+    pub shared_ud_qp: SharedUdQp,
+    pub deferred_calls: DeferredCalls,
 }
 
 /// Flags of messages that are not a complete call.
@@ -67,42 +67,42 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         incarnation: u64,
         handler: H,
         clock: C,
-        answered: Arc<Answered>,
+        ready: Arc<ReadyDeferredCalls>,
     ) -> Self {
         let counters = Block::new(&format!("rpc server thread {}", config.thread), 0);
         let times = Block::new(&format!("rpc handler {}", config.thread), 0);
         let buffered = BufferedTotal::default();
         Self {
-            deferring: Deferring::new(&config, buffered.clone(), answered),
+            deferred_calls: DeferredCalls::new(&config, buffered.clone(), ready),
             config,
             handler,
             counters,
             times,
-            going_away: false,
+            draining: false,
             clock,
             incarnation: incarnation as u32,
             message: Vec::new(),
             spill: Vec::new(),
             buffered,
-            thread_pair: ThreadPair::default(),
+            shared_ud_qp: SharedUdQp::default(),
         }
     }
 
-    pub fn turns<P: Path>() -> Turns<H, C> {
-        Turns {
+    pub fn path_vtable<P: Path>() -> PathVtable<H, C> {
+        PathVtable {
             serve_burst: Self::serve_burst::<P>,
-            push_owed: Self::push_owed::<P>,
-            is_told: P::Request::WAKES,
+            push_due_responses: Self::push_due_responses::<P>,
+            is_completion_driven: P::Request::WAKES,
         }
     }
 
     /// Serves up to `burst` messages of a connection.
-    fn serve_burst<P: Path>(&mut self, end: &mut ServerEnd, now: Nanos) -> Served {
-        let mut served = Served::Nothing;
+    fn serve_burst<P: Path>(&mut self, end: &mut ServerConnection, now: Nanos) -> ServeOutcome {
+        let mut served = ServeOutcome::Nothing;
         for _ in 0..self.config.burst {
             match self.serve_one::<P::Request, P::Response>(end, now) {
-                Served::Some => served = Served::Some,
-                Served::Nothing => break,
+                ServeOutcome::Some => served = ServeOutcome::Some,
+                ServeOutcome::Nothing => break,
                 ended => return ended,
             }
             if !end.has_mail() {
@@ -113,25 +113,29 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     }
 
     #[inline]
-    fn serve_one<Q: RequestPath, S: ResponsePath>(&mut self, end: &mut ServerEnd, now: Nanos) -> Served {
-        if !S::can_respond(end, &self.thread_pair, end.session.expect) {
+    fn serve_one<Q: RequestPath, S: ResponsePath>(
+        &mut self,
+        end: &mut ServerConnection,
+        now: Nanos,
+    ) -> ServeOutcome {
+        if !S::can_respond(end, &self.shared_ud_qp, end.session.expect) {
             self.counters.stalls.increment();
-            return Served::Stalled;
+            return ServeOutcome::Stalled;
         }
         let mut header = match Q::take(end, &mut self.message) {
             Ok(Some(header)) => header,
-            Ok(None) => return Served::Nothing,
-            Err(why) => return self.violated(end, Status::BAD_REQUEST, why),
+            Ok(None) => return ServeOutcome::Nothing,
+            Err(why) => return self.reply_violation(end, Status::BAD_REQUEST, why),
         };
         match (header.form, end.session.call_base) {
             (Form::Compact, Some(base)) => {
                 header.call_id = base.call_id(header.seq);
                 self.counters.compact.increment();
             }
-            (Form::Compact, None) => return self.no_full_form_yet(end, &header),
+            (Form::Compact, None) => return self.reject_compact(end, &header),
             (Form::Full, _) => {
                 if header.session != end.session.id.tag() || header.incarnation != self.incarnation {
-                    return self.wrong_session(end, &header);
+                    return self.reject_session(end, &header);
                 }
                 end.session.call_base = Some(CallBase::of(header.seq, header.call_id));
             }
@@ -139,46 +143,46 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         self.counters.messages.increment();
         self.counters.request_bytes.add(u64::from(header.len_bytes));
         let answer = if header.flags.intersects(NO_WHOLE_CALL) {
-            self.serve_piece(end, &header, now)
+            self.serve_partial(end, &header, now)
         } else {
             end.session.assembly = None;
             self.execute(end, &header, None, now)
         };
         let answer = match answer {
             Ok(answer) => answer,
-            Err(why) => return self.violated(end, Status::BAD_REQUEST, why),
+            Err(why) => return self.reply_violation(end, Status::BAD_REQUEST, why),
         };
         self.answer::<S>(end, header.seq, header.mode(), &answer);
-        Served::Some
+        ServeOutcome::Some
     }
 
     /// Pushes the requested responses of executed messages, each with a wake-up. Returns whether all are sent. Those
     /// of other messages are pushed after their execution.
-    fn push_owed<P: Path>(&mut self, end: &mut ServerEnd) -> bool {
-        let is_told = self.wake_for_answers(end);
-        let Some((mut seq, stop)) = end.owed else { return is_told };
+    fn push_due_responses<P: Path>(&mut self, end: &mut ServerConnection) -> bool {
+        let is_woken = self.wake_client(end);
+        let Some((mut seq, stop)) = end.push_due else { return is_woken };
         while seq.is_before(stop) && seq.is_before(end.session.expect) {
-            if !P::Response::can_respond(end, &self.thread_pair, seq) {
-                end.owed = Some((seq, stop));
+            if !P::Response::can_respond(end, &self.shared_ud_qp, seq) {
+                end.push_due = Some((seq, stop));
                 return false;
             }
-            P::Response::respond(end, &mut self.thread_pair, seq, Mode::ReplyNotify, true, &self.counters);
+            P::Response::respond(end, &mut self.shared_ud_qp, seq, Mode::ReplyNotify, true, &self.counters);
             seq = seq.next();
         }
-        end.owed = None;
-        is_told
+        end.push_due = None;
+        is_woken
     }
 
     /// Handles a message that is not a complete call.
     #[cold]
-    fn serve_piece(
+    fn serve_partial(
         &mut self,
-        end: &mut ServerEnd,
+        end: &mut ServerConnection,
         header: &RequestHeader,
         now: Nanos,
     ) -> Result<Answer, String> {
         if header.flags.contains(RequestFlags::CONTINUE) {
-            return self.go_on(end, header);
+            return self.continue_result(end, header);
         }
         if header.flags.contains(RequestFlags::COLLECT) {
             return self.collect(end, header);
@@ -190,7 +194,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
     }
 
     #[cold]
-    fn wrong_session(&mut self, end: &mut ServerEnd, header: &RequestHeader) -> Served {
+    fn reject_session(&mut self, end: &mut ServerConnection, header: &RequestHeader) -> ServeOutcome {
         let why = format!(
             "message {} is of session {:#x}, incarnation {:#x}; here is session {:#x}, incarnation {:#x}",
             header.seq.0,
@@ -199,19 +203,19 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             end.session.id.tag(),
             self.incarnation
         );
-        self.violated(end, Status::WRONG_SESSION, why)
+        self.reply_violation(end, Status::WRONG_SESSION, why)
     }
 
     #[cold]
-    fn no_full_form_yet(&mut self, end: &mut ServerEnd, header: &RequestHeader) -> Served {
+    fn reject_compact(&mut self, end: &mut ServerConnection, header: &RequestHeader) -> ServeOutcome {
         let why = format!("message {}: of compact form, and none of full form came before", header.seq.0);
-        self.violated(end, Status::BAD_REQUEST, why)
+        self.reply_violation(end, Status::BAD_REQUEST, why)
     }
 
     /// Replies once to a message that violates the protocol, by WRITE, or as a datagram if all results are datagrams.
     /// The connection is then closed.
     #[cold]
-    fn violated(&mut self, end: &mut ServerEnd, status: Status, why: String) -> Served {
+    fn reply_violation(&mut self, end: &mut ServerConnection, status: Status, why: String) -> ServeOutcome {
         let answer = self.refuse(end, status, &why);
         let (seq, mode) = (end.session.expect, Mode::ReplyNotify);
         if end.reply_to.is_some() {
@@ -220,6 +224,6 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             self.answer::<ServerReply>(end, seq, mode, &answer);
         }
         end.violation = Some(why);
-        Served::Violation
+        ServeOutcome::Violation
     }
 }

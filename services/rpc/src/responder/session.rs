@@ -43,7 +43,7 @@ pub(crate) struct Assembly {
     /// The bytes received so far; empty if the request was refused.
     pub bytes: Buffered,
     /// Number of bytes received.
-    pub came_bytes: usize,
+    pub received_bytes: usize,
     pub is_refused: bool,
     pub began: Nanos,
 }
@@ -126,7 +126,7 @@ impl Session {
     }
 
     /// Clears the mailbox, so that no message of the old connection is taken for one of the new connection.
-    pub fn forget_mailbox(&self) {
+    pub fn clear_mailbox(&self) {
         self.mailbox.fill(0, self.mailbox.len_bytes(), 0);
     }
 }

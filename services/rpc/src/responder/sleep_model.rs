@@ -134,13 +134,13 @@ fn check(messages: u32, arming: Arming) {
 }
 
 #[test]
-fn no_request_is_slept_through() {
+fn loses_no_wake_up_for_a_request() {
     check(2, Arming::BeforeTheLastLook);
 }
 
 /// Checks that the model detects the fault.
 #[test]
 #[should_panic(expected = "exceeded maximum")]
-fn a_server_that_arms_too_late_sleeps_through_a_request() {
+fn detects_a_server_that_arms_too_late() {
     check(2, Arming::AfterTheLastLook);
 }

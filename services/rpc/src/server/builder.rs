@@ -5,8 +5,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 
-use farcall_drive::{JudgeUser, ListenConfig, Listener, Pollers, Stop, WakeQueue, on_termination};
-use farcall_link::{Nic, Waiting, os_random};
+use farcall_drive::{AuthorizeUser, ListenConfig, Listener, Pollers, Stop, WakeQueue, on_termination};
+use farcall_link::{Nic, WaitStrategy, os_random};
 use farcall_verbs::{MonotonicClock, Provider};
 use thiserror::Error;
 
@@ -42,7 +42,7 @@ pub struct ServerBuilder {
     address: String,
     threads: u16,
     cores: Vec<usize>,
-    waiting: Waiting,
+    waiting: WaitStrategy,
     pollers: Option<Pollers>,
     config: ResponderConfig,
     listen: ListenConfig,
@@ -55,7 +55,7 @@ impl ServerBuilder {
             address: "127.0.0.1:0".into(),
             threads: 1,
             cores: Vec::new(),
-            waiting: Waiting::Adaptive { max_retry: 20_000 },
+            waiting: WaitStrategy::Adaptive { max_retry: 20_000 },
             pollers: None,
             config: ResponderConfig::default(),
             listen: ListenConfig::default(),
@@ -87,7 +87,7 @@ impl ServerBuilder {
 
     /// Sets how threads wait. By default they poll for a while and then sleep.
     #[must_use]
-    pub fn waiting(mut self, waiting: Waiting) -> Self {
+    pub fn waiting(mut self, waiting: WaitStrategy) -> Self {
         self.waiting = waiting;
         self
     }
@@ -152,7 +152,7 @@ impl ServerBuilder {
         let failed = |source| ServerError::Listen { address: self.address.clone(), source };
         let address = resolve(&self.address).map_err(failed)?;
         let context = Arc::clone(&nic.context);
-        let judge: JudgeUser =
+        let judge: AuthorizeUser =
             Box::new(move |user| context.check_user(user).map_err(|error| error.to_string()));
         let listener =
             Listener::start(address, inboxes.clone(), self.listen.clone(), judge).map_err(failed)?;

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use farcall_drive::{BootstrapEvent, BootstrapId, BootstrapSender, Driver, Pollers, pin_to_core};
-use farcall_link::bootstrap::Notice;
-use farcall_link::{Nic, Waiting};
-use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Next, Probe, Result, WaitSet};
+use farcall_link::bootstrap::PostHandshakeMessage;
+use farcall_link::{Nic, WaitStrategy};
+use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Progress, Result, WaitSet, WakeProbe};
 
 use super::Shared;
 use crate::config::ResponderConfig;
@@ -16,7 +16,7 @@ use crate::responder::{ConnectionId, Handler, Responder, ResponderEvent};
 /// Parameters of a thread.
 pub(super) struct Start {
     pub parts: ResponderParts,
-    pub waiting: Waiting,
+    pub waiting: WaitStrategy,
     pub pollers: Option<Pollers>,
     pub core: Option<usize>,
     pub shared: Arc<Shared>,
@@ -103,7 +103,7 @@ pub(super) fn run<E: ThreadEndpoint>(
     if let Err(error) = driver.run_until(&mut thread_loop, ServerThread::is_drained) {
         tracing::error!(thread, "the server thread ended: {error}");
     }
-    thread_loop.tell_events();
+    thread_loop.forward_events();
 }
 
 struct ServerThread<E> {
@@ -142,8 +142,10 @@ impl<E: ThreadEndpoint> ServerThread<E> {
                         self.listener.refuse(client, &refusal);
                     }
                 },
-                BootstrapEvent::Notice(client, Notice::Goodbye) => self.hang_up(client, false, now),
-                BootstrapEvent::Notice(..) => {}
+                BootstrapEvent::PostHandshake(client, PostHandshakeMessage::CloseNotify) => {
+                    self.hang_up(client, false, now)
+                }
+                BootstrapEvent::PostHandshake(..) => {}
                 BootstrapEvent::HungUp(client) => self.hang_up(client, true, now),
             }
         }
@@ -155,8 +157,8 @@ impl<E: ThreadEndpoint> ServerThread<E> {
         }
     }
 
-    fn tell_events(&mut self) {
-        while let Some(ResponderEvent::Closed { connection, why, tell }) =
+    fn forward_events(&mut self) {
+        while let Some(ResponderEvent::Closed { connection, why, refusal }) =
             self.endpoint.responder().poll_event()
         {
             tracing::info!(thread = self.thread, connection = connection.0, "a connection ended: {why}");
@@ -166,7 +168,7 @@ impl<E: ThreadEndpoint> ServerThread<E> {
                 continue;
             };
             self.connections.remove(&client);
-            match tell {
+            match refusal {
                 Some(refusal) => self.listener.refuse(client, &refusal),
                 None => self.listener.close(client),
             }
@@ -180,24 +182,24 @@ impl<E: ThreadEndpoint> ServerThread<E> {
         self.endpoint.responder().drain();
         self.endpoint.drain(now);
         for client in self.connections.keys() {
-            self.listener.notice(*client, Notice::GoingAway);
+            self.listener.notice(*client, PostHandshakeMessage::GoingAway);
         }
     }
 }
 
 impl<E: ThreadEndpoint> Endpoint for ServerThread<E> {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         if self.shared.inboxes[self.thread].has_any() {
             self.take_events(now);
         }
         let next = self.endpoint.progress(now);
-        if next != Next::Again {
+        if next != Progress::Again {
             // Rare events are checked only when the thread is idle.
-            self.tell_events();
+            self.forward_events();
             if !self.draining && self.shared.drain.load(Ordering::Acquire) {
                 self.begin_drain(now);
-                return Next::Again;
+                return Progress::Again;
             }
         }
         next
@@ -209,13 +211,13 @@ impl<E: ThreadEndpoint> Endpoint for ServerThread<E> {
         self.endpoint.arm()
     }
 
-    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
-        self.endpoint.news_probe()
+    fn wake_probe(&self) -> Option<Arc<dyn WakeProbe>> {
+        self.endpoint.wake_probe()
     }
 
-    fn arm_covered(&mut self) -> Result<()> {
+    fn arm_delegated(&mut self) -> Result<()> {
         self.shared.inboxes[self.thread].clear_wake();
-        self.endpoint.arm_covered()
+        self.endpoint.arm_delegated()
     }
 
     fn wait_set(&self, set: &mut WaitSet) {
@@ -224,7 +226,7 @@ impl<E: ThreadEndpoint> Endpoint for ServerThread<E> {
     }
 
     #[inline]
-    fn looks(&self) -> u32 {
-        self.endpoint.looks()
+    fn poll_weight(&self) -> u32 {
+        self.endpoint.poll_weight()
     }
 }

@@ -30,14 +30,14 @@ pub struct Method {
 
 /// A description received from a server.
 #[derive(Debug, Deserialize)]
-struct Foreign {
+struct ReceivedDescription {
     name: String,
     version: u32,
-    methods: Vec<ForeignMethod>,
+    methods: Vec<ReceivedMethod>,
 }
 
 #[derive(Debug, Deserialize)]
-struct ForeignMethod {
+struct ReceivedMethod {
     number: u16,
     name: String,
     signature: String,
@@ -50,23 +50,23 @@ impl Description {
     /// # Errors
     /// Returns a description of the difference.
     pub(super) fn check(&self, described: &[u8]) -> Result<(), String> {
-        let foreign: Foreign = codec::decode(described)
+        let received: ReceivedDescription = codec::decode(described)
             .map_err(|error| format!("the server does not describe its service ({error})"))?;
-        if (foreign.name.as_str(), foreign.version) != (self.name, self.version) {
+        if (received.name.as_str(), received.version) != (self.name, self.version) {
             return Err(format!(
                 "the server serves {:?}, version {}; this client calls {:?}, version {}",
-                foreign.name, foreign.version, self.name, self.version
+                received.name, received.version, self.name, self.version
             ));
         }
-        self.methods.iter().try_for_each(|method| method.check(&foreign.methods))
+        self.methods.iter().try_for_each(|method| method.check(&received.methods))
     }
 }
 
 impl Method {
-    fn check(&self, foreign: &[ForeignMethod]) -> Result<(), String> {
+    fn check(&self, received: &[ReceivedMethod]) -> Result<(), String> {
         let Self { number, name, signature, fingerprint } = self;
-        let Some(there) = foreign.iter().find(|there| there.number == *number) else {
-            let elsewhere = foreign.iter().find(|there| there.name == *name);
+        let Some(there) = received.iter().find(|there| there.number == *number) else {
+            let elsewhere = received.iter().find(|there| there.name == *name);
             let hint =
                 elsewhere.map_or(String::new(), |there| format!("; it has one as number {}", there.number));
             return Err(format!("the server has no method {number}, `{name}`{hint}"));

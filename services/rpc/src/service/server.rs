@@ -29,7 +29,7 @@ pub trait Service: Clone + Send + Sync + 'static {
 /// A service as a handler of calls: one for each server thread.
 pub struct Typed<S> {
     service: S,
-    rooms: Rooms,
+    buffers: ReusableBuffers,
 }
 
 /// Runtime of methods that are an `async fn`.
@@ -52,7 +52,7 @@ fn current_runtime() -> Runtime {
 
 /// State that a thread retains between calls.
 #[derive(Default)]
-struct Rooms {
+struct ReusableBuffers {
     /// Buffer for encoding results.
     result: Vec<u8>,
     streams: Streams,
@@ -67,15 +67,15 @@ impl<S: Service> Typed<S> {
     }
 
     fn with(service: S, runtime: Runtime) -> Self {
-        Self { service, rooms: Rooms { runtime, ..Rooms::default() } }
+        Self { service, buffers: ReusableBuffers { runtime, ..ReusableBuffers::default() } }
     }
 }
 
 impl<S: Service> Handler for Typed<S> {
     fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
-        let incoming = Incoming { call, reply, rooms: &mut self.rooms };
+        let incoming = Incoming { call, reply, buffers: &mut self.buffers };
         match call.method() {
-            DESCRIBE => incoming.append(|rooms| encode(&S::DESCRIPTION, &mut rooms.result)),
+            DESCRIBE => incoming.append(|buffers| encode(&S::DESCRIPTION, &mut buffers.result)),
             NEXT_PAGE => incoming.next_page(),
             CLOSE_STREAM => incoming.close_stream(),
             _ => self.service.dispatch(incoming),
@@ -83,7 +83,7 @@ impl<S: Service> Handler for Typed<S> {
     }
 
     fn closed(&mut self, connection: u32) {
-        self.rooms.streams.closed(connection);
+        self.buffers.streams.closed(connection);
     }
 }
 
@@ -110,7 +110,7 @@ impl ServerBuilder {
 pub struct Incoming<'a, 'r> {
     call: &'a Call<'a>,
     reply: &'a mut Reply<'r>,
-    rooms: &'a mut Rooms,
+    buffers: &'a mut ReusableBuffers,
 }
 
 fn refused(status: Status, message: String) -> HandlerError {
@@ -147,14 +147,17 @@ impl Incoming<'_, '_> {
     /// Returns an error if the result cannot be encoded.
     #[inline]
     pub fn answer<T: Serialize, E: Serialize>(self, result: &Result<T, E>) -> Result<(), HandlerError> {
-        self.append(|rooms| encode(result, &mut rooms.result))
+        self.append(|buffers| encode(result, &mut buffers.result))
     }
 
     #[inline]
-    fn append(self, encode: impl FnOnce(&mut Rooms) -> Result<(), String>) -> Result<(), HandlerError> {
-        self.rooms.result.clear();
-        encode(self.rooms).map_err(|why| refused(Status::BAD_RESULT, why))?;
-        self.reply.extend_from_slice(&self.rooms.result);
+    fn append(
+        self,
+        encode: impl FnOnce(&mut ReusableBuffers) -> Result<(), String>,
+    ) -> Result<(), HandlerError> {
+        self.buffers.result.clear();
+        encode(self.buffers).map_err(|why| refused(Status::BAD_RESULT, why))?;
+        self.reply.extend_from_slice(&self.buffers.result);
         Ok(())
     }
 
@@ -169,7 +172,7 @@ impl Incoming<'_, '_> {
         E: Serialize,
         F: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let Some(runtime) = &self.rooms.runtime else {
+        let Some(runtime) = &self.buffers.runtime else {
             return Err(refused(Status::NOT_DEFERRED, "the server has no tokio runtime".into()));
         };
         crate::server::answer_by_task(runtime, self.reply, async move {
@@ -191,14 +194,14 @@ impl Incoming<'_, '_> {
         E: Serialize,
     {
         let connection = self.call.connection();
-        self.rooms.streams.may_begin(connection)?;
+        self.buffers.streams.may_begin(connection)?;
         let begun = method();
-        self.append(|rooms| match begun {
+        self.append(|buffers| match begun {
             Ok(items) => {
-                encode(&Ok::<(), E>(()), &mut rooms.result)?;
-                rooms.streams.begin(connection, items, &mut rooms.result)
+                encode(&Ok::<(), E>(()), &mut buffers.result)?;
+                buffers.streams.begin(connection, items, &mut buffers.result)
             }
-            Err(error) => encode(&Err::<(), E>(error), &mut rooms.result),
+            Err(error) => encode(&Err::<(), E>(error), &mut buffers.result),
         })
     }
 
@@ -209,18 +212,18 @@ impl Incoming<'_, '_> {
 
     fn next_page(self) -> Result<(), HandlerError> {
         let (connection, number) = (self.call.connection(), self.stream_number()?);
-        let Self { reply, rooms, .. } = self;
-        rooms.result.clear();
-        rooms.streams.next(connection, number, &mut rooms.result).map_err(|why| match why {
+        let Self { reply, buffers, .. } = self;
+        buffers.result.clear();
+        buffers.streams.next(connection, number, &mut buffers.result).map_err(|why| match why {
             Some(why) => refused(Status::BAD_RESULT, why),
             None => refused(Status::STREAM_GONE, format!("stream {number}")),
         })?;
-        reply.extend_from_slice(&rooms.result);
+        reply.extend_from_slice(&buffers.result);
         Ok(())
     }
 
     fn close_stream(self) -> Result<(), HandlerError> {
-        self.rooms.streams.end(self.call.connection(), self.stream_number()?);
+        self.buffers.streams.end(self.call.connection(), self.stream_number()?);
         Ok(())
     }
 

@@ -14,7 +14,7 @@
 
 use std::fmt;
 
-use farcall_link::{MemoryPolicy, Plan, Waiting};
+use farcall_link::{MemoryPolicy, Plan, WaitStrategy};
 
 use super::{LinkProfile, Posting};
 
@@ -94,7 +94,8 @@ fn with_posting(wished: Plan, posting: Option<Posting>) -> Plan {
     };
     // Polling for the duration of a wake-up waits at most twice as long as the optimum with known waiting times.
     let turns = (posting.wake_ns / posting.idle_turn_ns).clamp(TURNS_MIN, TURNS_MAX);
-    let waiting = unless_set(wished.waiting, usual.waiting, Waiting::Adaptive { max_retry: turns as u32 });
+    let waiting =
+        unless_set(wished.waiting, usual.waiting, WaitStrategy::Adaptive { max_retry: turns as u32 });
     Plan { memory, waiting, ..wished }
 }
 
@@ -173,15 +174,15 @@ mod tests {
         let chosen = |wished: &Plan| choose(wished, "softnic", Some(known.clone()), "").plan;
         let plan = chosen(&Plan::default());
         assert_eq!(plan.memory, MemoryPolicy { inline_max_bytes: 128, signal_every: 32 });
-        assert_eq!(plan.waiting, Waiting::Adaptive { max_retry: 2_000 });
+        assert_eq!(plan.waiting, WaitStrategy::Adaptive { max_retry: 2_000 });
         assert_eq!((plan.batching, plan.geometry), (Plan::default().batching, Plan::default().geometry));
         let memory = MemoryPolicy { inline_max_bytes: 0, signal_every: 1 };
-        let own = Plan { waiting: Waiting::Busy, memory, ..Plan::default() };
-        assert_eq!((chosen(&own).waiting, chosen(&own).memory), (Waiting::Busy, memory));
+        let own = Plan { waiting: WaitStrategy::Busy, memory, ..Plan::default() };
+        assert_eq!((chosen(&own).waiting, chosen(&own).memory), (WaitStrategy::Busy, memory));
         for (wake_ns, turns) in [(1, TURNS_MIN), (1_000_000_000, TURNS_MAX)] {
             let known = of_softnic().with_posting(Posting { idle_turn_ns: 1, wake_ns, ..posting }).unwrap();
             let plan = choose(&Plan::default(), "softnic", Some(known), "").plan;
-            assert_eq!(plan.waiting, Waiting::Adaptive { max_retry: turns as u32 });
+            assert_eq!(plan.waiting, WaitStrategy::Adaptive { max_retry: turns as u32 });
         }
     }
 

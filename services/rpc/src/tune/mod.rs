@@ -19,8 +19,8 @@ use crate::wire::{ResponseHeader, TIME_UNIT_NS};
 pub(crate) use batch_size::BatchSize;
 pub use choose::Decision;
 pub use enumerate::{Choice, Chooser, Sample};
-pub use profile::{IN_A_ROW, InvalidProfile, LinkProfile, Posting, Probe, ReadCost, TIME_NS_MAX};
-pub(crate) use profile_file::look_up;
+pub use profile::{BURST_LEN, InvalidProfile, LinkProfile, Posting, Probe, ReadCost, TIME_NS_MAX};
+pub(crate) use profile_file::find_profile;
 pub use profile_file::{Peer, ProfileError, ProfileFile, Scope};
 
 /// Number of retained samples; new samples replace the oldest.

@@ -48,17 +48,17 @@ pub enum Probe {
         /// Its length.
         len_bytes: u32,
     },
-    /// Duration of [`IN_A_ROW`] READs that are posted together.
+    /// Duration of [`BURST_LEN`] READs that are posted together.
     Reads {
         /// The length of each.
         len_bytes: u32,
     },
-    /// Duration of posting [`IN_A_ROW`] replies and of a READ of the smallest size posted after them.
+    /// Duration of posting [`BURST_LEN`] replies and of a READ of the smallest size posted after them.
     Replies,
 }
 
 /// Number of requests that a probe posts together.
-pub const IN_A_ROW: u32 = 16;
+pub const BURST_LEN: u32 = 16;
 
 /// Why costs are not those of a valid connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -174,12 +174,12 @@ impl LinkProfile {
         let each =
             |whole_ns: u64, last_ns: u64, others: u64| (whole_ns.saturating_sub(last_ns) / others).max(1);
         let cost = |(len_bytes, alone_ns, together_ns): (u32, u64, u64)| {
-            let each_ns = each(together_ns, alone_ns, u64::from(IN_A_ROW - 1)).min(alone_ns);
+            let each_ns = each(together_ns, alone_ns, u64::from(BURST_LEN - 1)).min(alone_ns);
             ReadCost { len_bytes, alone_ns, each_ns }
         };
         let reads: Vec<ReadCost> = reads.into_iter().map(cost).collect();
         let smallest = reads.first().ok_or(InvalidProfile::NoRead)?;
-        let reply_ns = each(replies_ns, smallest.alone_ns, IN_A_ROW.into());
+        let reply_ns = each(replies_ns, smallest.alone_ns, BURST_LEN.into());
         Self::new(reads, reply_ns)
     }
 

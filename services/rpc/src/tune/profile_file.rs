@@ -126,13 +126,13 @@ impl Scope {
 
     /// Returns the default path of the profile: in `$XDG_CACHE_HOME/farcall`, or `~/.cache/farcall`. `None` if neither
     /// variable is set, or the process has more privileges than the user that started it.
-    pub fn usual_place(&self) -> Option<PathBuf> {
+    pub fn default_path(&self) -> Option<PathBuf> {
         let folder = |name| trusted_variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
-        Some(self.place_below(&cache))
+        Some(self.path_below(&cache))
     }
 
-    fn place_below(&self, cache: &Path) -> PathBuf {
+    fn path_below(&self, cache: &Path) -> PathBuf {
         let name = format!("profile-{}-{}.json", self.device.replace('/', "-"), self.peer.name());
         cache.join("farcall").join(name)
     }
@@ -225,14 +225,14 @@ fn must_be(what: &'static str, here: String, there: String) -> Result<(), Profil
 }
 
 /// Returns the profile that a client uses by default, if there is one, and as text its path, or why there is none.
-pub(crate) fn look_up(scope: &Scope) -> (Option<LinkProfile>, String) {
-    let Some(path) = scope.usual_place() else {
+pub(crate) fn find_profile(scope: &Scope) -> (Option<LinkProfile>, String) {
+    let Some(path) = scope.default_path() else {
         return (None, "the usual costs, for there is no directory where a profile could be".into());
     };
-    look_at(&path, scope)
+    read_profile(&path, scope)
 }
 
-fn look_at(path: &Path, scope: &Scope) -> (Option<LinkProfile>, String) {
+fn read_profile(path: &Path, scope: &Scope) -> (Option<LinkProfile>, String) {
     let place = path.display();
     match ProfileFile::read(path).and_then(|file| file.check(scope)) {
         Ok(profile) => (Some(profile), format!("the costs of the profile {place}")),
@@ -280,11 +280,11 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_does_not_fit_is_ignored_in_words() {
+    fn ignores_a_mismatching_profile_and_states_why() {
         let folder = std::env::temp_dir().join(format!("farcall-profile-{}", std::process::id()));
-        let path = here().place_below(&folder);
+        let path = here().path_below(&folder);
         assert!(path.ends_with("farcall/profile-softnic-softnic0-this-host.json"), "{}", path.display());
-        let (known, why) = look_at(&path, &here());
+        let (known, why) = read_profile(&path, &here());
         assert!(
             known.is_none() && why.contains("there is no profile") && why.contains("farcall tune"),
             "{why}"
@@ -302,17 +302,17 @@ mod tests {
             (written(&old_format), "format \"1\""),
         ] {
             std::fs::write(&path, bytes).unwrap();
-            let (known, why) = look_at(&path, &here());
+            let (known, why) = read_profile(&path, &here());
             assert!(known.is_none() && why.contains("ignored") && why.contains(reason), "{reason}: {why}");
         }
         // A pipe without a writer: reading does not block on it.
         std::fs::remove_file(&path).unwrap();
         let mode = rustix::fs::Mode::RUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        assert!(look_at(&path, &here()).1.contains("ignored"));
+        assert!(read_profile(&path, &here()).1.contains("ignored"));
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, written(&good)).unwrap();
-        let (known, why) = look_at(&path, &here());
+        let (known, why) = read_profile(&path, &here());
         assert!(known == Some(profile()) && why.contains(&path.display().to_string()), "{why}");
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -13,7 +13,7 @@ use super::layout::padded;
 pub const COLLECTED_HEAD_BYTES: usize = 16;
 
 /// Flag: the server stores the result, and the entry contains no bytes of it.
-const KEPT: u16 = 1;
+const AT_SERVER: u16 = 1;
 
 /// Outcome of a deferred call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum CollectedResult<'a> {
     /// In the entry.
     Here(&'a [u8]),
     /// At the server, with this length in bytes.
-    Kept(u32),
+    AtServer(u32),
 }
 
 /// Why an entry is malformed.
@@ -56,7 +56,7 @@ pub const fn collected_bytes(result_bytes: usize) -> usize {
 pub fn push_collected(entries: &mut Vec<u8>, collected: &Collected<'_>) {
     let (len_bytes, flags, bytes) = match collected.result {
         CollectedResult::Here(bytes) => (bytes.len() as u32, 0, bytes),
-        CollectedResult::Kept(len_bytes) => (len_bytes, KEPT, &[][..]),
+        CollectedResult::AtServer(len_bytes) => (len_bytes, AT_SERVER, &[][..]),
     };
     let end = entries.len() + collected_bytes(bytes.len());
     entries.extend_from_slice(&collected.call_id.to_le_bytes());
@@ -82,9 +82,9 @@ pub fn take_collected<'a>(rest: &mut &'a [u8]) -> Result<Collected<'a>, Collecte
             *rest = after.get(padded(len_bytes as usize)..).ok_or(CollectedError::Cut)?;
             CollectedResult::Here(bytes)
         }
-        KEPT => {
+        AT_SERVER => {
             *rest = after;
-            CollectedResult::Kept(len_bytes)
+            CollectedResult::AtServer(len_bytes)
         }
         unknown => return Err(CollectedError::UnknownFlags(unknown)),
     };
@@ -117,7 +117,7 @@ mod tests {
             let entries: Vec<Collected<'_>> = entries.iter().map(|(call_id, status, bytes, kept)| Collected {
                 call_id: *call_id,
                 status: Status(*status),
-                result: kept.map_or(CollectedResult::Here(bytes), CollectedResult::Kept),
+                result: kept.map_or(CollectedResult::Here(bytes), CollectedResult::AtServer),
             }).collect();
             let mut bytes = Vec::new();
             entries.iter().for_each(|entry| push_collected(&mut bytes, entry));

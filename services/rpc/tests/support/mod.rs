@@ -11,7 +11,7 @@ use farcall_link::Nic;
 use farcall_link::bootstrap::Refusal;
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
-use farcall_verbs::{Clock, Endpoint, Nanos, Next, VirtualClock};
+use farcall_verbs::{Clock, Endpoint, Nanos, Progress, VirtualClock};
 
 /// Deadline of every wait: afterwards a test fails. Not a measurement.
 pub const LOST: Duration = Duration::from_secs(20);
@@ -181,12 +181,12 @@ impl World {
     }
 
     /// Makes one iteration of both; advances the time by 100 ns.
-    pub fn step<P: Path>(&mut self, client: &mut Caller<P>) -> Next {
+    pub fn step<P: Path>(&mut self, client: &mut Caller<P>) -> Progress {
         self.time.0.advance(Duration::from_nanos(100));
         let now = self.now();
         let server = self.server.progress(now);
         let next = server.merge(client.progress(now));
-        if let Next::Idle { .. } = next {
+        if let Progress::Idle { .. } = next {
             // The device's service thread may need the processor; virtual time does not wait for it.
             std::thread::yield_now();
         }

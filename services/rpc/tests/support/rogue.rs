@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use farcall_link::bootstrap::{Features, Grants, Hello, Welcome};
-use farcall_link::{Connection, PairConfig, Piece, Plan, Region, RegionId, Remote, RequestPath, Ticket};
+use farcall_link::{Connection, LocalSlice, Plan, QpSizes, Region, RegionId, Remote, RequestPath, Ticket};
 use farcall_rpc::wire::*;
 use farcall_verbs::{Access, CqInitAttr, Endpoint, RawCq, Wc};
 
@@ -45,7 +45,7 @@ impl Rogue {
         let nic = world.nic.clone();
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 64,
             recv_depth: 16,
             signal_every: 4,
@@ -105,7 +105,7 @@ impl Rogue {
             let key = TailKey(self.welcome.tail_key.0);
             self.memory.store_relaxed(first.request_bytes() - TAIL_BYTES, key.tail(self.seq));
         }
-        let piece = Piece { region: self.memory_id, offset: 0, len_bytes: 4_224 };
+        let piece = LocalSlice { region: self.memory_id, offset: 0, len_bytes: 4_224 };
         let to = Remote { grant: &self.welcome.grants.messages, offset: self.slot() };
         let posted = if self.sends { self.qp.send(piece) } else { self.qp.write(piece, to) };
         self.wait_for(posted.unwrap());
@@ -117,7 +117,7 @@ impl Rogue {
         grant.addr += beyond as u64;
         grant.len_bytes = bytes.len() as u64;
         self.memory.copy_in(0, bytes);
-        let piece = Piece { region: self.memory_id, offset: 0, len_bytes: bytes.len() };
+        let piece = LocalSlice { region: self.memory_id, offset: 0, len_bytes: bytes.len() };
         let posted = self.qp.write(piece, Remote { grant: &grant, offset: 0 });
         self.wait_for(posted.unwrap());
     }

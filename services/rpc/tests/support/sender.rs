@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use farcall_link::bootstrap::QpInfo;
-use farcall_link::{AddressId, Datagrams, Nic, PairConfig, Piece, Region, RegionId};
+use farcall_link::{AddressId, Datagrams, LocalSlice, Nic, QpSizes, Region, RegionId};
 use farcall_verbs::{Access, CqInitAttr, RawCq, Wc};
 
 use super::LOST;
@@ -20,7 +20,7 @@ pub struct Sender {
 impl Sender {
     pub fn new(nic: &Nic) -> Self {
         let cq = nic.context.create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: 16,
             recv_depth: 0,
             signal_every: 1,
@@ -47,7 +47,7 @@ impl Sender {
         }
         self.memory.copy_in(8 * header.len(), payload);
         self.memory.store_relaxed(8 * header.len() + payload.len(), tail);
-        let piece = Piece { region: self.memory_id, offset: 0, len_bytes };
+        let piece = LocalSlice { region: self.memory_id, offset: 0, len_bytes };
         let ticket = self.pair.send(piece, self.to.unwrap()).unwrap();
         let start = Instant::now();
         while !self.pair.is_done(ticket) {

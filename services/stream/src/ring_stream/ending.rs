@@ -6,21 +6,21 @@ use crate::error::Broken;
 impl RingStream {
     /// Ends the outgoing direction: the peer reads the bytes in flight, then the end. Reading continues.
     pub fn finish(&mut self) {
-        self.outlet.is_finished = true;
-        self.speak();
+        self.send_half.is_finished = true;
+        self.send_words();
     }
 
     /// Returns the total number of bytes written, once this end has ended its stream and all bytes are known to have
     /// arrived. The peer must then be notified over the handshake channel before that is closed.
     pub fn ended(&mut self) -> Option<u64> {
-        self.outlet.is_complete(&self.connection).then_some(self.outlet.written)
+        self.send_half.is_complete(&self.connection).then_some(self.send_half.written)
     }
 
     /// Handles the peer's notice on the handshake channel that its stream ended after `bytes` bytes and that they
     /// arrived.
     pub fn peer_ended(&mut self, bytes: u64) {
-        if let Err(impossible) = self.inlet.ends(bytes) {
-            self.break_off(Broken::Protocol(impossible));
+        if let Err(violation) = self.recv_half.ends(bytes) {
+            self.mark_broken(Broken::Protocol(violation));
         }
     }
 
@@ -28,16 +28,16 @@ impl RingStream {
     /// read, up to the end if the peer had ended its stream.
     pub fn hung_up(&mut self) {
         self.is_unread = true;
-        self.look_once_more();
-        if self.inlet.end.is_none() {
-            self.break_off(Broken::HungUp);
+        self.poll_once_more();
+        if self.recv_half.end.is_none() {
+            self.mark_broken(Broken::HungUp);
         }
     }
 
     /// Resets the stream: no more bytes are read or written at this end, and the peer is notified when the handshake
     /// channel closes.
     pub fn reset(&mut self) {
-        self.break_off(Broken::Reset);
+        self.mark_broken(Broken::Reset);
     }
 
     /// Returns the reason why the stream broke, if it did.
@@ -51,21 +51,21 @@ impl RingStream {
     }
 
     #[cold]
-    pub(super) fn break_off(&mut self, why: Broken) {
+    pub(super) fn mark_broken(&mut self, why: Broken) {
         if self.broken.is_some() {
             return;
         }
         // The first reason is kept; later errors do not change it.
         self.broken = Some(why);
         self.connection.close();
-        self.look_once_more();
+        self.poll_once_more();
     }
 
     /// Polls once more, so that bytes and control words that arrived before the end are seen.
-    fn look_once_more(&mut self) {
+    fn poll_once_more(&mut self) {
         self.poll_completions();
         // Errors are ignored: the stream has already ended or broken.
-        let _ = self.inlet.look();
-        let _ = self.inlet.hear();
+        let _ = self.recv_half.poll();
+        let _ = self.recv_half.read_words();
     }
 }

@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use farcall_link::bootstrap::{Refusal, RefusalKind, StreamEnd};
-use farcall_link::{Connection, Nic, PairConfig, Region, Transport};
+use farcall_link::{Connection, Nic, QpSizes, Region, Transport};
 use farcall_verbs::{Access, CompChannel, CqInitAttr, Error, Nanos, ProtectionDomain, RawCq, Wc};
 
 use super::{COMPLETIONS_AT_ONCE, RingStream};
+use crate::backoff_sleep::BackoffSleep;
 use crate::config::{RING_BYTES_MAX, RING_BYTES_MIN, StreamConfig};
 use crate::error::OpenError;
-use crate::inlet::Inlet;
-use crate::lent::Lent;
-use crate::nap::Nap;
-use crate::outlet::{COMPOSED_BYTES, Outlet, SEND_DEPTH, inline_bytes};
 use crate::probe::StreamProbe;
+use crate::receive_buffer::ReceiveBuffer;
 use crate::receive_ring::ReceiveRing;
+use crate::recv_half::RecvHalf;
+use crate::send_half::{COMPOSED_BYTES, SEND_DEPTH, SendHalf, inline_bytes};
 use crate::stream::{Counters, Stream};
-use crate::waking::{RECEIVES, Waker, Woken};
-use crate::words::{WISH, WORDS_BYTES, Wish};
+use crate::waking::{RECEIVES, WakeReceiver, WakeSender};
+use crate::words::{WAKE_REQUEST, WORDS_BYTES, WakeRequest};
 
 /// An end that is created but not connected.
-pub struct Opening {
+pub struct UnconnectedStream {
     nic: Nic,
     config: StreamConfig,
     connection: Connection,
@@ -32,7 +32,7 @@ pub struct Opening {
 
 /// Allocates the local region for sending into a peer's ring of `theirs` bytes: slots for control words, and a send
 /// ring half as long as the peer's ring.
-pub(super) fn send_ring(
+pub(super) fn allocate_send_ring(
     pd: &dyn ProtectionDomain,
     config: &StreamConfig,
     theirs: u64,
@@ -44,7 +44,7 @@ pub(super) fn send_ring(
     Ok(Arc::new(Region::alloc(pd, bytes, Access::LOCAL_WRITE)?))
 }
 
-impl Opening {
+impl UnconnectedStream {
     /// Creates the resources of an end: queue pair, completion queue, channel, receive ring.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Opening {
         let channel = nic.context.create_comp_channel()?;
         let cqe = SEND_DEPTH + RECEIVES + 8;
         let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
-        let pair = PairConfig {
+        let pair = QpSizes {
             send_depth: SEND_DEPTH,
             recv_depth: RECEIVES,
             sges_max: 1,
@@ -89,38 +89,39 @@ impl Opening {
         check(&self.nic, theirs)?;
         let mut stream = self.connect_to(theirs, true)?;
         // The server sends nothing before this control word has arrived.
-        let said = stream.outlet.say(&mut stream.connection, WISH, Wish::FIRST.encode());
-        said.map_err(|error| Error::invalid("open stream", error.to_string()))?;
+        let sent =
+            stream.send_half.write_word(&mut stream.connection, WAKE_REQUEST, WakeRequest::FIRST.encode());
+        sent.map_err(|error| Error::invalid("open stream", error.to_string()))?;
         Ok(Stream::through_rings(stream))
     }
 
     fn connect_to(mut self, theirs: &StreamEnd, is_ready: bool) -> Result<RingStream, Error> {
         self.connection.connect(&self.nic, &theirs.qp)?;
         let ours = self.end();
-        let local = send_ring(&*self.nic.pd, &self.config, theirs.ring.len_bytes)?;
+        let local = allocate_send_ring(&*self.nic.pd, &self.config, theirs.ring.len_bytes)?;
         let local_id = self.connection.attach(Arc::clone(&local));
         let max_bytes = self.config.ring_bytes_max.min(RING_BYTES_MAX);
         let ring = ReceiveRing::new(self.bytes, max_bytes);
-        let waker = Waker::new(!theirs.is_in_order);
-        let woken = Woken::new(self.config.may_poll && ours.is_in_order);
+        let wake_sender = WakeSender::new(!theirs.is_in_order);
+        let wake_receiver = WakeReceiver::new(self.config.may_poll && ours.is_in_order);
         let probe = ours.is_in_order.then(|| Arc::new(StreamProbe::new(Arc::clone(&self.words))));
         Ok(RingStream {
-            inlet: Inlet::new(self.words, ring, ours.is_in_order, woken),
+            recv_half: RecvHalf::new(self.words, ring, ours.is_in_order, wake_receiver),
             pd: self.nic.pd,
-            outlet: Outlet::new(local, local_id, theirs.words, theirs.ring, waker, is_ready),
+            send_half: SendHalf::new(local, local_id, theirs.words, theirs.ring, wake_sender, is_ready),
             connection: self.connection,
             cq: self.cq,
             channel: self.channel,
             config: self.config,
             broken: None,
             is_unread: false,
-            lent: Lent::default(),
+            receive_buffer: ReceiveBuffer::default(),
             wcs: [Wc::default(); COMPLETIONS_AT_ONCE],
             turns_to_poll: 0,
             is_armed: false,
-            is_covered: false,
+            is_delegated: false,
             probe,
-            nap: Nap::default(),
+            backoff: BackoffSleep::default(),
             now: Nanos(0),
             moved_at: (0, Nanos(0)),
             counters: Counters::default(),
@@ -137,9 +138,9 @@ impl RingStream {
     pub fn accept(nic: &Nic, config: StreamConfig, theirs: &StreamEnd) -> Result<(Self, StreamEnd), Refusal> {
         check(nic, theirs)?;
         let no_resources = |error: Error| RefusalKind::Resources.because(error.to_string());
-        let opening = Opening::new(nic, config).map_err(no_resources)?;
-        let ours = opening.end();
-        Ok((opening.connect_to(theirs, false).map_err(no_resources)?, ours))
+        let unconnected = UnconnectedStream::new(nic, config).map_err(no_resources)?;
+        let ours = unconnected.end();
+        Ok((unconnected.connect_to(theirs, false).map_err(no_resources)?, ours))
     }
 }
 

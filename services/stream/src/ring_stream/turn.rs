@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farcall_link::{Completed, PostRefused};
-use farcall_verbs::{Endpoint, Nanos, Next, Notify, Probe, Result, WaitSet, Wc};
+use farcall_verbs::{Endpoint, Nanos, Notify, Progress, Result, WaitSet, WakeProbe, Wc};
 
 use super::RingStream;
+use crate::backoff_sleep::BackoffSleep;
 use crate::error::Broken;
-use crate::nap::Nap;
-use crate::words::{CONSUMED, IMM_OFFER, PROMISE, TURN, WAKES_TAKEN, WISH};
+use crate::words::{CONSUMED, IMM_OFFER, TURN, WAKE_ACK, WAKE_REQUEST, WAKES_TAKEN};
 
 /// Driver iterations between two polls of the completion queue while no wake-up is expected.
 const TURNS_PER_POLL: u32 = 16;
 /// Maximum timeout of a sleep before the peer has acknowledged the wake request.
-const NAP_MAX: Duration = Duration::from_secs(10);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
 impl RingStream {
     /// Polls the completion queue. Returns whether the application may have work now.
@@ -24,7 +24,7 @@ impl RingStream {
             let got = match self.cq.poll(&mut self.wcs) {
                 Ok(got) => got,
                 Err(error) => {
-                    self.break_off(Broken::Verbs(error.to_string()));
+                    self.mark_broken(Broken::Verbs(error.to_string()));
                     return true;
                 }
             };
@@ -37,8 +37,8 @@ impl RingStream {
                 }
             }
             if let Some(why) = broken {
-                // Deferred to here because `break_off` polls the remaining completions into `self.wcs`.
-                self.break_off(why);
+                // Deferred to here because `mark_broken` polls the remaining completions into `self.wcs`.
+                self.mark_broken(why);
                 return true;
             }
             if got < self.wcs.len() {
@@ -55,10 +55,10 @@ impl RingStream {
                 // A failed post means that the queue pair is in the error state, which the flushed receives report.
                 let _ = self.connection.post_empty_receives(1);
                 if !self.is_armed {
-                    self.inlet.woken.woken_in_vain();
+                    self.recv_half.wake_receiver.on_spurious_wake();
                 }
                 let imm = imm.unwrap_or(0);
-                self.inlet.woken_by(imm).map_err(Broken::Protocol)?;
+                self.recv_half.on_wake(imm).map_err(Broken::Protocol)?;
                 if imm & IMM_OFFER != 0 {
                     self.take_offer()?;
                 }
@@ -69,37 +69,37 @@ impl RingStream {
     }
 
     /// Reads the peer's control words. Returns whether they contain a change.
-    pub(super) fn hear(&mut self) -> bool {
-        let (heard, ended) = match self.inlet.hear() {
-            Ok(heard) => heard,
-            Err(impossible) => {
-                self.break_off(Broken::Protocol(impossible));
+    pub(super) fn read_words(&mut self) -> bool {
+        let (update, ended) = match self.recv_half.read_words() {
+            Ok(update) => update,
+            Err(violation) => {
+                self.mark_broken(Broken::Protocol(violation));
                 return true;
             }
         };
-        let outlet = &mut self.outlet;
+        let send_half = &mut self.send_half;
         let mut news = ended;
-        if heard.consumed > outlet.consumed {
-            if heard.consumed > outlet.written {
-                let why = format!("{} bytes read of {}", heard.consumed, outlet.written);
-                self.break_off(Broken::Protocol(why));
+        if update.consumed > send_half.consumed {
+            if update.consumed > send_half.written {
+                let why = format!("{} bytes read of {}", update.consumed, send_half.written);
+                self.mark_broken(Broken::Protocol(why));
                 return true;
             }
-            outlet.consumed = heard.consumed;
+            send_half.consumed = update.consumed;
             news = true;
         }
-        if heard.wakes_taken > outlet.waker.taken {
-            if heard.wakes_taken > outlet.waker.sent {
-                let why = format!("{} wake-ups taken of {}", heard.wakes_taken, outlet.waker.sent);
-                self.break_off(Broken::Protocol(why));
+        if update.wakes_taken > send_half.wake_sender.taken {
+            if update.wakes_taken > send_half.wake_sender.sent {
+                let why = format!("{} wake-ups taken of {}", update.wakes_taken, send_half.wake_sender.sent);
+                self.mark_broken(Broken::Protocol(why));
                 return true;
             }
-            outlet.waker.taken = heard.wakes_taken;
+            send_half.wake_sender.taken = update.wakes_taken;
             news = true;
         }
-        if let Some(wish) = heard.wish {
-            news |= !std::mem::replace(&mut outlet.is_ready, true);
-            outlet.waker.hear(wish);
+        if let Some(request) = update.wake_request {
+            news |= !std::mem::replace(&mut send_half.is_ready, true);
+            send_half.wake_sender.on_request(request);
         }
         news
     }
@@ -107,58 +107,58 @@ impl RingStream {
     /// Sends the control words that are due: acknowledgement, credit, wake request, end. Those for which the send
     /// queue has no space are sent in a later iteration.
     #[inline]
-    pub(super) fn speak(&mut self) {
-        if self.broken.is_some() || !self.outlet.is_ready {
+    pub(super) fn send_words(&mut self) {
+        if self.broken.is_some() || !self.send_half.is_ready {
             return;
         }
-        if let Err(error) = self.try_speak() {
+        if let Err(error) = self.try_send_words() {
             self.refused(error);
         }
     }
 
     #[inline]
-    fn try_speak(&mut self) -> std::result::Result<(), PostRefused> {
-        self.say_offer()?;
-        let Self { connection, outlet, inlet, counters, .. } = self;
-        if let Some(turn) = outlet.turn
+    fn try_send_words(&mut self) -> std::result::Result<(), PostRefused> {
+        self.send_offer()?;
+        let Self { connection, send_half, recv_half, counters, .. } = self;
+        if let Some(turn) = send_half.turn
             && connection.room() > 0
         {
-            outlet.say(connection, TURN, turn.encode())?;
-            outlet.turn = None;
+            send_half.write_word(connection, TURN, turn.encode())?;
+            send_half.turn = None;
         }
-        if let Some(promise) = outlet.waker.due(outlet.written)
+        if let Some(ack) = send_half.wake_sender.due(send_half.written)
             && connection.room() > 0
         {
-            outlet.say(connection, PROMISE, promise.encode())?;
-            outlet.waker.said();
+            send_half.write_word(connection, WAKE_ACK, ack.encode())?;
+            send_half.wake_sender.on_sent();
         }
-        if inlet.owes_credit() && connection.room() > 0 {
-            outlet.say(connection, CONSUMED, inlet.read)?;
-            inlet.credited = inlet.read;
+        if recv_half.credit_due() && connection.room() > 0 {
+            send_half.write_word(connection, CONSUMED, recv_half.read)?;
+            recv_half.credited = recv_half.read;
             counters.credits += 1;
         }
-        if inlet.owes_wakes() && connection.room() > 0 {
-            outlet.say(connection, WAKES_TAKEN, inlet.wakes_taken)?;
-            inlet.wakes_credited = inlet.wakes_taken;
+        if recv_half.wakes_due() && connection.room() > 0 {
+            send_half.write_word(connection, WAKES_TAKEN, recv_half.wakes_taken)?;
+            recv_half.wakes_credited = recv_half.wakes_taken;
         }
-        if let Some(wish) = inlet.woken.due()
+        if let Some(request) = recv_half.wake_receiver.due()
             && connection.room() > 0
         {
-            outlet.say(connection, WISH, wish.encode())?;
-            inlet.woken.said();
+            send_half.write_word(connection, WAKE_REQUEST, request.encode())?;
+            recv_half.wake_receiver.on_sent();
             counters.wishes += 1;
         }
-        if outlet.is_finished && !outlet.has_said_end() && connection.room() > 0 {
-            outlet.say_end(connection)?;
+        if send_half.is_finished && !send_half.end_sent() && connection.room() > 0 {
+            send_half.send_end(connection)?;
         }
         Ok(())
     }
 
     /// Sends credit, if it is due, after the application has read.
     #[inline]
-    pub(super) fn give_credit(&mut self) {
-        if self.inlet.owes_credit() {
-            self.speak();
+    pub(super) fn send_credit(&mut self) {
+        if self.recv_half.credit_due() {
+            self.send_words();
         }
     }
 
@@ -173,16 +173,16 @@ impl RingStream {
 
     /// Returns whether this end waits for completions of its own sends, which are not solicited events.
     fn waits_for_sends(&self) -> bool {
-        self.outlet.is_finished || self.outlet.room(&self.connection) == 0
+        self.send_half.is_finished || self.send_half.room(&self.connection) == 0
     }
 }
 
 impl Endpoint for RingStream {
     #[inline]
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         self.now = now;
         let mut any = false;
-        if self.inlet.woken.is_asked_for()
+        if self.recv_half.wake_receiver.requests_wakes()
             || self.is_armed
             || self.turns_to_poll == 0
             || self.broken.is_some()
@@ -193,47 +193,47 @@ impl Endpoint for RingStream {
             self.turns_to_poll -= 1;
         }
         if self.broken.is_some() {
-            return if any { Next::Again } else { Next::IDLE };
+            return if any { Progress::Again } else { Progress::IDLE };
         }
-        match self.inlet.look() {
+        match self.recv_half.poll() {
             Ok(more) => any |= more,
-            Err(impossible) => self.break_off(Broken::Protocol(impossible)),
+            Err(violation) => self.mark_broken(Broken::Protocol(violation)),
         }
-        any |= self.hear();
+        any |= self.read_words();
         self.grow();
-        self.speak();
+        self.send_words();
         if any {
-            (self.is_armed, self.is_covered) = (false, false);
-            self.nap = Nap::default();
-            return Next::Again;
+            (self.is_armed, self.is_delegated) = (false, false);
+            self.backoff = BackoffSleep::default();
+            return Progress::Again;
         }
-        if self.is_armed && !self.is_covered && !self.inlet.may_sleep() {
+        if self.is_armed && !self.is_delegated && !self.recv_half.may_sleep() {
             // The wake request is not acknowledged yet: bytes may arrive without a wake-up.
-            return Next::Idle { until: Some(self.nap.until) };
+            return Progress::Idle { until: Some(self.backoff.until) };
         }
-        Next::Idle { until: if self.is_armed { self.shrink(now) } else { None } }
+        Progress::Idle { until: if self.is_armed { self.shrink(now) } else { None } }
     }
 
     fn arm(&mut self) -> Result<()> {
-        self.inlet.woken.wants_sleep();
-        self.is_covered = false;
-        self.speak();
-        if !self.inlet.may_sleep() {
-            self.nap.begin(self.now, NAP_MAX);
+        self.recv_half.wake_receiver.on_wants_sleep();
+        self.is_delegated = false;
+        self.send_words();
+        if !self.recv_half.may_sleep() {
+            self.backoff.begin(self.now, BACKOFF_MAX);
         }
         self.arm_completions()
     }
 
-    fn news_probe(&self) -> Option<Arc<dyn Probe>> {
+    fn wake_probe(&self) -> Option<Arc<dyn WakeProbe>> {
         self.probe.clone().map(|probe| probe as _)
     }
 
-    fn arm_covered(&mut self) -> Result<()> {
+    fn arm_delegated(&mut self) -> Result<()> {
         let Some(probe) = &self.probe else { return self.arm() };
-        probe.know();
-        self.inlet.woken.is_covered();
-        self.is_covered = true;
-        self.speak();
+        probe.record();
+        self.recv_half.wake_receiver.on_delegated();
+        self.is_delegated = true;
+        self.send_words();
         self.arm_completions()
     }
 

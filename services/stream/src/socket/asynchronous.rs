@@ -8,14 +8,14 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use farcall_drive::TokioDriver;
 use farcall_link::Nic;
-use farcall_link::Waiting;
-use farcall_verbs::{Endpoint, MonotonicClock, Next};
+use farcall_link::WaitStrategy;
+use farcall_verbs::{Endpoint, MonotonicClock, Progress};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::StreamOptions;
-use super::door::{Asked, Door};
-use crate::carried::Carried;
+use super::acceptor::{AcceptCounts, StreamAcceptor};
 use crate::error::{OpenError, StreamError};
+use crate::negotiated::NegotiatedStream;
 use crate::stream::{Stream, StreamPath};
 
 /// A byte stream for tokio. The tasks that read and write it drive it; these may be two tasks, after
@@ -23,7 +23,7 @@ use crate::stream::{Stream, StreamPath};
 ///
 /// `shutdown` ends the outgoing direction and waits until all bytes have arrived.
 pub struct AsyncStream {
-    carried: Carried<TcpStream>,
+    negotiated: NegotiatedStream<TcpStream>,
     peer: SocketAddr,
     driver: TokioDriver<MonotonicClock>,
     waiting: Arc<Waiters>,
@@ -74,25 +74,25 @@ impl AsyncStream {
             let socket = tokio::net::TcpStream::connect(address).await.map_err(unreachable)?;
             socket.set_nodelay(true).map_err(unreachable)?;
             let socket = socket.into_std().map_err(unreachable)?;
-            let mut carried = Carried::open(nic, options.config, socket)?;
-            let mut driver = TokioDriver::new(MonotonicClock::new(), Waiting::EventBatch);
-            driver.run_until(&mut carried, |carried| carried.is_settled()).await?;
-            match carried.take_failure() {
+            let mut negotiated = NegotiatedStream::open(nic, options.config, socket)?;
+            let mut driver = TokioDriver::new(MonotonicClock::new(), WaitStrategy::EventBatch);
+            driver.run_until(&mut negotiated, |negotiated| negotiated.is_settled()).await?;
+            match negotiated.take_failure() {
                 Some(OpenError::Unreachable { source, .. }) => Err(unreachable(source)),
                 Some(failure) => Err(failure),
-                None => Ok(carried),
+                None => Ok(negotiated),
             }
         });
-        let carried = opened.await.map_err(|_late| late())??;
-        Ok(Self::new(carried, address, &options))
+        let negotiated = opened.await.map_err(|_late| late())??;
+        Ok(Self::new(negotiated, address, &options))
     }
 
-    fn new(carried: Carried<TcpStream>, peer: SocketAddr, options: &StreamOptions) -> Self {
+    fn new(negotiated: NegotiatedStream<TcpStream>, peer: SocketAddr, options: &StreamOptions) -> Self {
         let pollers = options.pollers.clone();
         let driver = TokioDriver::with_pollers(MonotonicClock::new(), options.waiting, pollers);
         let waiting = Arc::<Waiters>::default();
         let waker = Waker::from(Arc::clone(&waiting));
-        Self { carried, peer, driver, waiting, waker }
+        Self { negotiated, peer, driver, waiting, waker }
     }
 
     /// Returns the address of the other end.
@@ -102,7 +102,7 @@ impl AsyncStream {
 
     /// Returns the path that carries the bytes.
     pub const fn path(&self) -> StreamPath {
-        self.carried.path()
+        self.negotiated.path()
     }
 
     /// Returns the underlying stream, which never waits. [`AsyncStream::poll_until`] waits for operations that
@@ -111,7 +111,7 @@ impl AsyncStream {
     /// # Errors
     /// Returns [`StreamError::BrokenPipe`] if the stream no longer exists.
     pub fn get_mut(&mut self) -> Result<&mut Stream, StreamError> {
-        self.carried.stream().ok_or(StreamError::BrokenPipe)
+        self.negotiated.stream().ok_or(StreamError::BrokenPipe)
     }
 
     /// Drives the stream until `done` returns `true`. For applications in which one task drives the stream for others.
@@ -124,11 +124,12 @@ impl AsyncStream {
         context: &mut Context<'_>,
         mut done: impl FnMut(&mut Stream) -> bool,
     ) -> Poll<io::Result<()>> {
-        let mut is_done = |carried: &mut Carried<TcpStream>| carried.stream().is_none_or(&mut done);
-        if is_done(&mut self.carried) {
+        let mut is_done =
+            |negotiated: &mut NegotiatedStream<TcpStream>| negotiated.stream().is_none_or(&mut done);
+        if is_done(&mut self.negotiated) {
             return Poll::Ready(Ok(()));
         }
-        self.driver.poll(context, &mut self.carried, is_done).map_err(io::Error::other)
+        self.driver.poll(context, &mut self.negotiated, is_done).map_err(io::Error::other)
     }
 
     /// Calls `operation` until it returns a result other than `WouldBlock`.
@@ -139,17 +140,17 @@ impl AsyncStream {
         mut operation: impl FnMut(&mut Stream) -> Result<T, StreamError>,
     ) -> Poll<io::Result<T>> {
         let mut outcome = None;
-        let mut attempt = |carried: &mut Carried<TcpStream>| {
-            let result = carried.stream().map_or(Err(StreamError::BrokenPipe), &mut operation);
+        let mut attempt = |negotiated: &mut NegotiatedStream<TcpStream>| {
+            let result = negotiated.stream().map_or(Err(StreamError::BrokenPipe), &mut operation);
             if result.as_ref().err() != Some(&StreamError::WouldBlock) {
                 outcome = Some(result);
             }
             outcome.is_some()
         };
-        if !attempt(&mut self.carried) {
+        if !attempt(&mut self.negotiated) {
             self.waiting.set(which, context.waker());
             let context = &mut Context::from_waker(&self.waker);
-            let polled = self.driver.poll(context, &mut self.carried, attempt);
+            let polled = self.driver.poll(context, &mut self.negotiated, attempt);
             if polled.is_ready() {
                 // The driver wakes only the task that polled it last: the other task must poll it again.
                 self.waiting.wake_one(1 - which);
@@ -164,7 +165,7 @@ impl AsyncStream {
 
     /// Wakes the other task if the driver iterations made the stream readable or writable for it.
     fn wake_other(&mut self, which: usize) {
-        let Some(stream) = self.carried.stream() else { return self.waiting.wake_one(which) };
+        let Some(stream) = self.negotiated.stream() else { return self.waiting.wake_one(which) };
         if if which == READER { stream.is_readable() } else { stream.is_writable() } {
             self.waiting.wake_one(which);
         }
@@ -198,14 +199,14 @@ impl AsyncWrite for AsyncStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if let Some(stream) = this.carried.stream() {
+        if let Some(stream) = this.negotiated.stream() {
             stream.finish();
         }
         this.waiting.set(WRITER, context.waker());
         let both = &mut Context::from_waker(&this.waker);
-        let polled = this.driver.poll(both, &mut this.carried, |carried| carried.is_over());
+        let polled = this.driver.poll(both, &mut this.negotiated, |negotiated| negotiated.may_close());
         this.waiting.wake_one(READER);
-        let broken = this.carried.stream().and_then(|stream| stream.broken().cloned());
+        let broken = this.negotiated.stream().and_then(|stream| stream.broken().cloned());
         polled.map(|polled| match (polled, broken) {
             (Err(error), _) => Err(io::Error::other(error)),
             (Ok(()), Some(broken)) => Err(StreamError::Reset(broken).into()),
@@ -220,13 +221,13 @@ const LAST_TURNS: u32 = 100;
 
 impl Drop for AsyncStream {
     fn drop(&mut self) {
-        if let Some(stream) = self.carried.stream().filter(|stream| stream.broken().is_none()) {
+        if let Some(stream) = self.negotiated.stream().filter(|stream| stream.broken().is_none()) {
             stream.finish();
             for _ in 0..LAST_TURNS {
-                if self.carried.is_over() {
+                if self.negotiated.may_close() {
                     break;
                 }
-                let _: Next = self.carried.progress(farcall_verbs::Clock::now(&MonotonicClock::new()));
+                let _: Progress = self.negotiated.progress(farcall_verbs::Clock::now(&MonotonicClock::new()));
             }
         }
     }
@@ -234,7 +235,7 @@ impl Drop for AsyncStream {
 
 /// Accepts streams for tokio.
 pub struct AsyncStreamListener {
-    door: Door,
+    acceptor: StreamAcceptor,
     driver: TokioDriver<MonotonicClock>,
 }
 
@@ -244,8 +245,8 @@ impl AsyncStreamListener {
     /// # Errors
     /// Returns an error if the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
-        let driver = TokioDriver::new(MonotonicClock::new(), Waiting::EventBatch);
-        Ok(Self { door: Door::bind(nic, address, options)?, driver })
+        let driver = TokioDriver::new(MonotonicClock::new(), WaitStrategy::EventBatch);
+        Ok(Self { acceptor: StreamAcceptor::bind(nic, address, options)?, driver })
     }
 
     /// Returns the local address.
@@ -253,12 +254,12 @@ impl AsyncStreamListener {
     /// # Errors
     /// Returns the error of `getsockname`.
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.door.address()
+        self.acceptor.address()
     }
 
     /// Returns the outcomes of the stream requests received so far.
-    pub fn asked(&self) -> Asked {
-        self.door.asked()
+    pub fn accept_counts(&self) -> AcceptCounts {
+        self.acceptor.accept_counts()
     }
 
     /// Waits for a stream and returns it.
@@ -266,9 +267,9 @@ impl AsyncStreamListener {
     /// # Errors
     /// Returns an error if the runtime cannot wait for descriptors.
     pub async fn accept(&mut self) -> io::Result<AsyncStream> {
-        let ran = self.driver.run_until(&mut self.door, |door| door.has_any()).await;
+        let ran = self.driver.run_until(&mut self.acceptor, |acceptor| acceptor.has_any()).await;
         ran.map_err(io::Error::other)?;
-        let (carried, peer) = self.door.take().ok_or(io::ErrorKind::WouldBlock)?;
-        Ok(AsyncStream::new(carried, peer, &self.door.options))
+        let (negotiated, peer) = self.acceptor.take().ok_or(io::ErrorKind::WouldBlock)?;
+        Ok(AsyncStream::new(negotiated, peer, &self.acceptor.options))
     }
 }

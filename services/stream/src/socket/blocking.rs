@@ -5,15 +5,15 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use farcall_drive::{Waiter, arm_then_look, sleep_on};
-use farcall_link::{Nic, Waiting};
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Next, WaitSet};
+use farcall_drive::{Waiter, arm_then_poll, sleep_on};
+use farcall_link::{Nic, WaitStrategy};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 
 use super::StreamOptions;
-use super::door::{Asked, Door};
+use super::acceptor::{AcceptCounts, StreamAcceptor};
 use super::readiness::Readiness;
-use crate::carried::Carried;
 use crate::error::{OpenError, StreamError};
+use crate::negotiated::NegotiatedStream;
 use crate::stream::{Counters, Stream, StreamPath};
 
 /// A byte stream with the interface of [`std::net::TcpStream`]. It is driven only by its own calls.
@@ -21,7 +21,7 @@ use crate::stream::{Counters, Stream, StreamPath};
 /// Bytes that a write has accepted arrive without further calls. Dropping the socket ends its stream and waits until
 /// all bytes have arrived, at most as long as [`StreamOptions::linger`].
 pub struct StreamSocket {
-    carried: Carried<TcpStream>,
+    negotiated: NegotiatedStream<TcpStream>,
     peer: SocketAddr,
     runner: Runner,
     options: StreamOptions,
@@ -77,7 +77,7 @@ impl Runner {
                 now = self.clock.now();
             }
             turns = (turns + 1) % TURNS_PER_CLOCK;
-            if endpoint.progress(now) == Next::Again {
+            if endpoint.progress(now) == Progress::Again {
                 self.waiter.worked();
                 continue;
             }
@@ -87,17 +87,17 @@ impl Runner {
                     return Err(ErrorKind::TimedOut.into());
                 }
             }
-            if self.waiter.was_idle(endpoint.looks()) {
+            if self.waiter.was_idle(endpoint.poll_weight()) {
                 now = self.clock.now();
-                let next = self.waiter.arm_then_look(endpoint, now);
+                let next = self.waiter.arm_then_poll(endpoint, now);
                 // No event follows what the last look has done.
                 if let Some(done) = done(endpoint) {
                     self.waiter.is_awake();
                     return Ok(done);
                 }
                 match next {
-                    Next::Again => self.waiter.worked(),
-                    Next::Idle { until } => {
+                    Progress::Again => self.waiter.worked(),
+                    Progress::Idle { until } => {
                         let until = Nanos::earlier(until, deadline);
                         self.sleep(endpoint, until.map(|until| until.since(now)))?;
                     }
@@ -124,10 +124,10 @@ impl Runner {
         let now = self.clock.now();
         self.waiter.is_awake();
         match endpoint.progress(now) {
-            Next::Again => None,
-            Next::Idle { .. } => match self.waiter.arm_then_look(endpoint, now) {
-                Next::Again => None,
-                Next::Idle { until } => Some((now, until)),
+            Progress::Again => None,
+            Progress::Idle { .. } => match self.waiter.arm_then_poll(endpoint, now) {
+                Progress::Again => None,
+                Progress::Idle { until } => Some((now, until)),
             },
         }
     }
@@ -144,26 +144,32 @@ impl StreamSocket {
         options: StreamOptions,
     ) -> Result<Self, OpenError> {
         let mut name = String::from("the address");
-        let socket = dial(address, options.connect_timeout, &mut name);
+        let socket = connect_tcp(address, options.connect_timeout, &mut name);
         let socket = socket.map_err(|source| OpenError::Unreachable { address: name.clone(), source })?;
         let unreachable = |source| OpenError::Unreachable { address: name.clone(), source };
         let peer = socket.peer_addr().map_err(unreachable)?;
-        let mut carried = Carried::open(nic, options.config, socket)?;
+        let mut negotiated = NegotiatedStream::open(nic, options.config, socket)?;
         let mut runner = Runner::of(&options);
-        let settled = runner
-            .run(&mut carried, Some(options.connect_timeout), |carried| carried.is_settled().then_some(()));
+        let settled = runner.run(&mut negotiated, Some(options.connect_timeout), |negotiated| {
+            negotiated.is_settled().then_some(())
+        });
         settled.map_err(unreachable)?;
-        match carried.take_failure() {
+        match negotiated.take_failure() {
             Some(OpenError::Unreachable { source, .. }) => Err(unreachable(source)),
             Some(failure) => Err(failure),
-            None => Ok(Self::new(carried, peer, runner, options)),
+            None => Ok(Self::new(negotiated, peer, runner, options)),
         }
     }
 
-    fn new(carried: Carried<TcpStream>, peer: SocketAddr, runner: Runner, options: StreamOptions) -> Self {
+    fn new(
+        negotiated: NegotiatedStream<TcpStream>,
+        peer: SocketAddr,
+        runner: Runner,
+        options: StreamOptions,
+    ) -> Self {
         let timeouts = Timeouts::default();
         Self {
-            carried,
+            negotiated,
             peer,
             runner,
             options,
@@ -182,7 +188,7 @@ impl StreamSocket {
 
     /// Returns the path that carries the bytes.
     pub const fn path(&self) -> StreamPath {
-        self.carried.path()
+        self.negotiated.path()
     }
 
     /// Sets the timeouts of reads and writes; `None` disables a timeout.
@@ -194,9 +200,9 @@ impl StreamSocket {
     ///
     /// # Errors
     /// Returns an error if the socket was not created with [`StreamOptions::pollable`]. Sockets that wait by
-    /// `Waiting::Busy` are exempt: their application repeats its calls and needs no descriptor.
+    /// `WaitStrategy::Busy` are exempt: their application repeats its calls and needs no descriptor.
     pub fn set_nonblocking(&mut self, nonblocking: bool) -> io::Result<()> {
-        if self.options.waiting != Waiting::Busy {
+        if self.options.waiting != WaitStrategy::Busy {
             self.check_pollable()?;
         }
         self.is_nonblocking = nonblocking;
@@ -222,7 +228,7 @@ impl StreamSocket {
         self.check_pollable()?;
         if self.readiness.is_none() {
             self.runner.set.clear();
-            self.runner.waiter.wait_set(&self.carried, &mut self.runner.set);
+            self.runner.waiter.wait_set(&self.negotiated, &mut self.runner.set);
             let mut readiness = Readiness::new()?;
             readiness.follow(&self.runner.set)?;
             self.readiness = Some(readiness);
@@ -239,7 +245,7 @@ impl StreamSocket {
 
     /// Arms the descriptor and returns `true` if there is no work at present; it then becomes readable when there is.
     pub(super) fn arm(&mut self) -> bool {
-        let Some((now, until)) = self.runner.idle_until(&mut self.carried) else { return false };
+        let Some((now, until)) = self.runner.idle_until(&mut self.negotiated) else { return false };
         if let Some(readiness) = &mut self.readiness {
             readiness.wake_at(until.map(|until| until.since(now)));
         }
@@ -259,7 +265,7 @@ impl StreamSocket {
 
     /// Resets the stream: the peer reads the bytes that had arrived, then an error.
     pub fn reset(mut self) {
-        if let Some(stream) = self.carried.stream() {
+        if let Some(stream) = self.negotiated.stream() {
             stream.reset();
         }
     }
@@ -270,8 +276,9 @@ impl StreamSocket {
     /// Returns an error if the stream broke, or if this takes longer than `timeout`.
     pub fn close(mut self, timeout: Duration) -> io::Result<()> {
         self.finish()?;
-        self.runner.run(&mut self.carried, Some(timeout), |carried| carried.is_over().then_some(()))?;
-        match self.carried.stream().and_then(|stream| stream.broken().cloned()) {
+        self.runner
+            .run(&mut self.negotiated, Some(timeout), |negotiated| negotiated.may_close().then_some(()))?;
+        match self.negotiated.stream().and_then(|stream| stream.broken().cloned()) {
             Some(broken) => Err(StreamError::Reset(broken).into()),
             None => Ok(()),
         }
@@ -279,13 +286,13 @@ impl StreamSocket {
 
     /// Returns the counters of the stream.
     pub fn counters(&mut self) -> Counters {
-        self.carried.stream().map(|stream| stream.counters()).unwrap_or_default()
+        self.negotiated.stream().map(|stream| stream.counters()).unwrap_or_default()
     }
 
     /// Returns whether unseen bytes have arrived. Costs one load.
     #[inline]
-    pub(super) fn has_news(&mut self) -> bool {
-        self.carried.stream().is_some_and(|stream| stream.has_news())
+    pub(super) fn has_work(&mut self) -> bool {
+        self.negotiated.stream().is_some_and(|stream| stream.has_work())
     }
 
     /// Returns whether the last call returned `WouldBlock`, so that the descriptor reports when another one may
@@ -295,15 +302,15 @@ impl StreamSocket {
     }
 
     /// Records that the socket belongs to a [`super::StreamSet`], which calls [`StreamSocket::arm`] before it sleeps.
-    pub(super) fn is_taken_by_set(&mut self) {
+    pub(super) fn set_armed_by_set(&mut self) {
         self.is_armed_by_set = true;
         self.is_waiting = false;
     }
 
     /// Runs one driver iteration. Returns whether it found work.
-    pub(super) fn finds_something(&mut self) -> bool {
+    pub(super) fn make_progress(&mut self) -> bool {
         self.runner.waiter.is_awake();
-        self.carried.progress(self.runner.clock.now()) == Next::Again
+        self.negotiated.progress(self.runner.clock.now()) == Progress::Again
     }
 
     /// Calls `operation`, repeatedly, until it returns a result other than `WouldBlock`.
@@ -316,25 +323,26 @@ impl StreamSocket {
         timeout: Option<Duration>,
         mut operation: impl FnMut(&mut Stream) -> Result<T, StreamError>,
     ) -> io::Result<T> {
-        let mut attempt = |carried: &mut Carried<TcpStream>| match carried.stream().map(&mut operation) {
-            Some(Err(StreamError::WouldBlock)) => None,
-            Some(result) => Some(result),
-            None => Some(Err(StreamError::BrokenPipe)),
-        };
+        let mut attempt =
+            |negotiated: &mut NegotiatedStream<TcpStream>| match negotiated.stream().map(&mut operation) {
+                Some(Err(StreamError::WouldBlock)) => None,
+                Some(result) => Some(result),
+                None => Some(Err(StreamError::BrokenPipe)),
+            };
         if self.is_nonblocking {
             self.is_waiting = false;
             loop {
-                if let Some(result) = attempt(&mut self.carried) {
+                if let Some(result) = attempt(&mut self.negotiated) {
                     return Ok(result?);
                 }
-                let is_armed_later = self.is_armed_by_set || self.options.waiting == Waiting::Busy;
-                if if is_armed_later { !self.finds_something() } else { self.arm() } {
+                let is_armed_later = self.is_armed_by_set || self.options.waiting == WaitStrategy::Busy;
+                if if is_armed_later { !self.make_progress() } else { self.arm() } {
                     self.is_waiting = true;
                     return Err(ErrorKind::WouldBlock.into());
                 }
             }
         }
-        Ok(self.runner.run(&mut self.carried, timeout, attempt)??)
+        Ok(self.runner.run(&mut self.negotiated, timeout, attempt)??)
     }
 }
 
@@ -358,7 +366,7 @@ impl Write for StreamSocket {
 
 impl Drop for StreamSocket {
     fn drop(&mut self) {
-        let Some(stream) = self.carried.stream() else { return };
+        let Some(stream) = self.negotiated.stream() else { return };
         if stream.broken().is_some() {
             return;
         }
@@ -366,11 +374,12 @@ impl Drop for StreamSocket {
         let linger = Some(self.options.linger);
         // Bytes that do not arrive in time are lost, and the peer sees a reset. Over TCP the kernel continues to send
         // them.
-        let _ = self.runner.run(&mut self.carried, linger, |carried| carried.is_over().then_some(()));
+        let _ =
+            self.runner.run(&mut self.negotiated, linger, |negotiated| negotiated.may_close().then_some(()));
     }
 }
 
-fn dial(address: impl ToSocketAddrs, timeout: Duration, name: &mut String) -> io::Result<TcpStream> {
+fn connect_tcp(address: impl ToSocketAddrs, timeout: Duration, name: &mut String) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
     for address in address.to_socket_addrs()? {
         *name = address.to_string();
@@ -388,7 +397,7 @@ fn dial(address: impl ToSocketAddrs, timeout: Duration, name: &mut String) -> io
 
 /// Accepts streams, like [`std::net::TcpListener`]. A slow client does not delay others.
 pub struct StreamListener {
-    door: Door,
+    acceptor: StreamAcceptor,
     runner: Runner,
     is_nonblocking: bool,
     /// Created on first use.
@@ -401,8 +410,13 @@ impl StreamListener {
     /// # Errors
     /// Returns an error if the address cannot be bound.
     pub fn bind(nic: &Nic, address: impl ToSocketAddrs, options: StreamOptions) -> io::Result<Self> {
-        let runner = Runner::new(Waiter::new(Waiting::EventBatch, None));
-        Ok(Self { door: Door::bind(nic, address, options)?, runner, is_nonblocking: false, readiness: None })
+        let runner = Runner::new(Waiter::new(WaitStrategy::EventBatch, None));
+        Ok(Self {
+            acceptor: StreamAcceptor::bind(nic, address, options)?,
+            runner,
+            is_nonblocking: false,
+            readiness: None,
+        })
     }
 
     /// Returns the local address, including the port that the kernel chose if none was given.
@@ -410,12 +424,12 @@ impl StreamListener {
     /// # Errors
     /// Returns the error of `getsockname`.
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.door.address()
+        self.acceptor.address()
     }
 
     /// Returns the outcomes of the stream requests received so far.
-    pub fn asked(&self) -> Asked {
-        self.door.asked()
+    pub fn accept_counts(&self) -> AcceptCounts {
+        self.acceptor.accept_counts()
     }
 
     /// Sets whether [`StreamListener::accept`] returns `WouldBlock` instead of waiting.
@@ -440,7 +454,7 @@ impl StreamListener {
     fn follow(&mut self, after: Option<Duration>) -> io::Result<()> {
         let Some(readiness) = &mut self.readiness else { return Ok(()) };
         self.runner.set.clear();
-        self.door.wait_set(&mut self.runner.set);
+        self.acceptor.wait_set(&mut self.runner.set);
         readiness.follow(&self.runner.set)?;
         readiness.wake_at(after);
         Ok(())
@@ -451,26 +465,26 @@ impl StreamListener {
     /// # Errors
     /// Returns an error if the kernel cannot wait for descriptors; `WouldBlock` if the listener is non-blocking.
     pub fn accept(&mut self) -> io::Result<StreamSocket> {
-        let (carried, peer) = if self.is_nonblocking {
-            self.take_now()?
+        let (negotiated, peer) = if self.is_nonblocking {
+            self.try_accept()?
         } else {
-            self.runner.run(&mut self.door, None, Door::take)?
+            self.runner.run(&mut self.acceptor, None, StreamAcceptor::take)?
         };
-        let options = self.door.options.clone();
-        Ok(StreamSocket::new(carried, peer, Runner::of(&options), options))
+        let options = self.acceptor.options.clone();
+        Ok(StreamSocket::new(negotiated, peer, Runner::of(&options), options))
     }
 
-    fn take_now(&mut self) -> io::Result<(Carried<TcpStream>, SocketAddr)> {
+    fn try_accept(&mut self) -> io::Result<(NegotiatedStream<TcpStream>, SocketAddr)> {
         loop {
             let now = self.runner.clock.now();
-            let next = self.door.progress(now);
-            if let Some(taken) = self.door.take() {
+            let next = self.acceptor.progress(now);
+            if let Some(taken) = self.acceptor.take() {
                 return Ok(taken);
             }
-            if let Next::Idle { until } = next
-                && let Next::Idle { until: later } = arm_then_look(&mut self.door, now)
+            if let Progress::Idle { until } = next
+                && let Progress::Idle { until: later } = arm_then_poll(&mut self.acceptor, now)
             {
-                if let Some(taken) = self.door.take() {
+                if let Some(taken) = self.acceptor.take() {
                     return Ok(taken);
                 }
                 let until = Nanos::earlier(until, later);

@@ -1,9 +1,9 @@
 //! Streams as sockets: a TCP connection carries the handshake, and the threads or tasks that use a socket drive it.
 
+mod acceptor;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod blocking;
-mod door;
 mod options;
 mod readiness;
 mod set;
@@ -12,16 +12,16 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
 
-use crate::carried::Carrier;
+use crate::negotiated::BootstrapChannel;
+pub use acceptor::AcceptCounts;
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncStream, AsyncStreamListener};
 pub use blocking::{StreamListener, StreamSocket};
-pub use door::Asked;
 pub use options::StreamOptions;
 pub use set::StreamSet;
 
 /// The socket must be in non-blocking mode.
-impl Carrier for TcpStream {
+impl BootstrapChannel for TcpStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         Read::read(self, bytes)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farcall_drive::Pollers;
-use farcall_link::Waiting;
+use farcall_link::WaitStrategy;
 
 use crate::config::StreamConfig;
 
@@ -14,7 +14,7 @@ pub struct StreamOptions {
     /// Configuration of the stream endpoint.
     pub config: StreamConfig,
     /// Wait strategy of calls: how long they poll before they sleep.
-    pub waiting: Waiting,
+    pub waiting: WaitStrategy,
     /// Pollers that poll while calls sleep, or while the application waits on a descriptor (BPEV). If `None`, the peer
     /// sends wake-ups.
     pub pollers: Option<Pollers>,
@@ -28,7 +28,7 @@ impl Default for StreamOptions {
     fn default() -> Self {
         Self {
             config: StreamConfig::default(),
-            waiting: Waiting::Adaptive { max_retry: 2_000 },
+            waiting: WaitStrategy::Adaptive { max_retry: 2_000 },
             pollers: None,
             connect_timeout: Duration::from_secs(5),
             linger: Duration::from_secs(1),
@@ -46,7 +46,7 @@ impl StreamOptions {
 
     /// Sets the field of the same name.
     #[must_use]
-    pub fn waiting(mut self, waiting: Waiting) -> Self {
+    pub fn waiting(mut self, waiting: WaitStrategy) -> Self {
         self.waiting = waiting;
         self
     }
@@ -76,7 +76,7 @@ impl StreamOptions {
     #[must_use]
     pub fn pollable(mut self) -> Self {
         self.config.may_poll = false;
-        self.waiting = Waiting::EventBatch;
+        self.waiting = WaitStrategy::EventBatch;
         self
     }
 }

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use farcall_drive::IdleTurns;
-use farcall_link::Waiting;
+use farcall_drive::IdlePolicy;
+use farcall_link::WaitStrategy;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -14,12 +14,12 @@ use super::StreamSocket;
 
 /// Non-blocking sockets, and the information which of them may have work.
 ///
-/// With `Waiting::Busy`, one thread polls all sockets in turn (BPTS). With `Waiting::EventBatch`, it sleeps until an
-/// event occurs. With `Waiting::Bpev`, it polls for a while and then sleeps; if the sockets have pollers, these wake
-/// it.
+/// With `WaitStrategy::Busy`, one thread polls all sockets in turn (BPTS). With `WaitStrategy::EventBatch`, it sleeps
+/// until an event occurs. With `WaitStrategy::Bpev`, it polls for a while and then sleeps; if the sockets have pollers,
+/// these wake it.
 pub struct StreamSet {
-    waiting: Waiting,
-    idle_turns: IdleTurns,
+    waiting: WaitStrategy,
+    idle_policy: IdlePolicy,
     members: Vec<Option<Member>>,
     /// Members that had work since the last sleep.
     unarmed: Vec<usize>,
@@ -33,7 +33,7 @@ struct Member {
 }
 
 /// Number of members that count as one idle poll.
-const MEMBERS_A_LOOK: usize = 64;
+const MEMBERS_PER_POLL: usize = 64;
 /// Iterations of a set that never sleeps between two polls for events other than bytes: ends and failures.
 const TURNS_PER_PROGRESS: u32 = 256;
 const EVENTS_AT_ONCE: usize = 128;
@@ -43,10 +43,10 @@ impl StreamSet {
     ///
     /// # Errors
     /// Returns an error if no descriptor can be created.
-    pub fn new(waiting: Waiting) -> io::Result<Self> {
+    pub fn new(waiting: WaitStrategy) -> io::Result<Self> {
         Ok(Self {
             waiting,
-            idle_turns: IdleTurns::new(waiting),
+            idle_policy: IdlePolicy::new(waiting),
             members: Vec::new(),
             unarmed: Vec::new(),
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -58,12 +58,12 @@ impl StreamSet {
     /// set.
     ///
     /// # Errors
-    /// Returns an error if the socket is not [`super::StreamOptions::pollable`]; in a set with `Waiting::Busy`, also a
-    /// socket with `Waiting::Busy` is accepted.
+    /// Returns an error if the socket is not [`super::StreamOptions::pollable`]; in a set with `WaitStrategy::Busy`,
+    /// also a socket with `WaitStrategy::Busy` is accepted.
     pub fn insert(&mut self, mut socket: StreamSocket) -> io::Result<usize> {
         let at = self.members.iter().position(Option::is_none).unwrap_or(self.members.len());
         socket.set_nonblocking(true)?;
-        if self.waiting != Waiting::Busy {
+        if self.waiting != WaitStrategy::Busy {
             let data = epoll::EventData::new_u64(at as u64);
             let fd = socket.pollable_fd()?;
             // SAFETY: `borrow_raw` requires an open descriptor for the lifetime of the result. `fd` was returned by
@@ -71,7 +71,7 @@ impl StreamSet {
             // call.
             epoll::add(&self.poller, unsafe { BorrowedFd::borrow_raw(fd) }, data, epoll::EventFlags::IN)?;
         }
-        socket.is_taken_by_set();
+        socket.set_armed_by_set();
         if at == self.members.len() {
             self.members.push(None);
         }
@@ -113,11 +113,11 @@ impl StreamSet {
         ready.clear();
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            if self.look(ready) {
-                self.idle_turns.worked();
+            if self.poll_members(ready) {
+                self.idle_policy.worked();
                 return Ok(());
             }
-            if self.idle_turns.was_idle((self.members.len() / MEMBERS_A_LOOK) as u32 + 1) {
+            if self.idle_policy.was_idle((self.members.len() / MEMBERS_PER_POLL) as u32 + 1) {
                 return self.sleep(ready, deadline);
             }
             self.turns = self.turns.wrapping_add(1);
@@ -133,10 +133,10 @@ impl StreamSet {
 
     /// Polls all members for bytes, at the cost of one load each.
     #[inline]
-    fn look(&mut self, ready: &mut Vec<usize>) -> bool {
+    fn poll_members(&mut self, ready: &mut Vec<usize>) -> bool {
         for (at, member) in self.members.iter_mut().enumerate() {
             if let Some(member) = member
-                && member.socket.has_news()
+                && member.socket.has_work()
             {
                 ready.push(at);
                 member.unarm(at, &mut self.unarmed);
@@ -149,7 +149,7 @@ impl StreamSet {
     fn progress(&mut self, ready: &mut Vec<usize>) {
         for at in self.unarmed.iter().copied() {
             if let Some(member) = &mut self.members[at]
-                && member.socket.finds_something()
+                && member.socket.make_progress()
             {
                 ready.push(at);
             }
@@ -178,12 +178,12 @@ impl StreamSet {
             Err(Errno::INTR) => &[],
             Err(error) => return Err(error.into()),
         };
-        self.idle_turns.woke();
+        self.idle_policy.woke();
         for event in events {
             let at = event.data.u64() as usize;
             if let Some(member) = &mut self.members[at] {
-                if member.socket.has_news() {
-                    self.idle_turns.worked();
+                if member.socket.has_work() {
+                    self.idle_policy.worked();
                 }
                 ready.push(at);
                 member.unarm(at, &mut self.unarmed);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use farcall_link::Nic;
 use farcall_softnic::SoftNic;
-use farcall_stream::{Opening, Stream, StreamConfig, StreamError};
-use farcall_verbs::{Endpoint, Nanos, Next};
+use farcall_stream::{Stream, StreamConfig, StreamError, UnconnectedStream};
+use farcall_verbs::{Endpoint, Nanos, Progress};
 
 /// Timeout of a test. Not a measurement.
 const LOST: Duration = Duration::from_secs(20);
@@ -17,9 +17,9 @@ pub fn nic() -> Nic {
 
 pub fn pair_of(configs: [StreamConfig; 2]) -> [Stream; 2] {
     let nic = nic();
-    let opening = Opening::new(&nic, configs[0]).unwrap();
-    let (server, answer) = Stream::accept(&nic, configs[1], &opening.end()).unwrap();
-    [opening.connect(&answer).unwrap(), server]
+    let unconnected = UnconnectedStream::new(&nic, configs[0]).unwrap();
+    let (server, answer) = Stream::accept(&nic, configs[1], &unconnected.end()).unwrap();
+    [unconnected.connect(&answer).unwrap(), server]
 }
 
 pub fn pair() -> [Stream; 2] {
@@ -41,7 +41,7 @@ pub fn step_until(ends: &mut [Stream; 2], mut done: impl FnMut(&mut [Stream; 2])
     while !done(ends) {
         let now = Nanos(1_000 * turns);
         let [a, b] = ends;
-        let is_idle = a.progress(now).merge(b.progress(now)) != Next::Again;
+        let is_idle = a.progress(now).merge(b.progress(now)) != Progress::Again;
         idle = if is_idle { idle + 1 } else { 0 };
         if idle > 50 {
             // Gives the device's service thread a chance to run.

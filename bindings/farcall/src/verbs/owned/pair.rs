@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use farcall_drive::sleep_on;
 use farcall_link::bootstrap::QpInfo;
 use farcall_link::{
-    Completed, Connection, Datagrams, Nic, PairConfig, Piece, PostRefused, Receive, ReceiveChain, RegionId,
+    Completed, Connection, Datagrams, LocalSlice, Nic, PostRefused, QpSizes, Receive, ReceiveChain, RegionId,
     Remote, RemoteRegion, Transport, is_receive,
 };
 use farcall_verbs::{Access, CompChannel, CqInitAttr, Error, Notify, RawCq, Result, Wc, WcStatus};
@@ -132,7 +132,7 @@ impl Pair {
         // Capacity for both queues, and for the marker request that ends draining.
         let cqe = pool.count.saturating_mul(2).saturating_add(2);
         let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
-        let config = PairConfig {
+        let config = QpSizes {
             send_depth: pool.count.saturating_add(1),
             recv_depth: pool.count,
             sges_max: 1,
@@ -142,8 +142,8 @@ impl Pair {
         };
         let mut qp = Connection::new(nic, transport, &*cq, config, None)?;
         let region = qp.attach(pool.region.clone());
-        let pieces: Vec<Piece> = (0..pool.count)
-            .map(|slot| Piece { region, offset: pool.offset(slot), len_bytes: pool.len_bytes })
+        let pieces: Vec<LocalSlice> = (0..pool.count)
+            .map(|slot| LocalSlice { region, offset: pool.offset(slot), len_bytes: pool.len_bytes })
             .collect();
         let receives: Vec<Receive<'_>> =
             pieces.iter().map(|piece| Receive { local: std::slice::from_ref(piece), tag: 0 }).collect();
@@ -168,9 +168,9 @@ impl Pair {
         self.qp.connect(&self.nic, &peer.0)
     }
 
-    fn piece(&self, buffer: &Buffer, len_bytes: usize) -> Piece {
+    fn piece(&self, buffer: &Buffer, len_bytes: usize) -> LocalSlice {
         assert!(len_bytes <= buffer.len_bytes(), "{len_bytes} bytes of a buffer of {}", buffer.len_bytes());
-        Piece { region: self.region, offset: self.pool.offset(buffer.slot), len_bytes }
+        LocalSlice { region: self.region, offset: self.pool.offset(buffer.slot), len_bytes }
     }
 
     /// Posts the request that `post` creates for a buffer, and keeps the buffer.
@@ -178,7 +178,7 @@ impl Pair {
         &mut self,
         buffer: Buffer,
         len_bytes: usize,
-        post: impl FnOnce(&mut Connection, Piece) -> Result<(), PostRefused>,
+        post: impl FnOnce(&mut Connection, LocalSlice) -> Result<(), PostRefused>,
     ) -> Result<(), Refused> {
         if !Arc::ptr_eq(&buffer.pool, &self.pool) {
             return Err(Refused { buffer, source: PostRefused::NotAttached { qp_num: self.qp.qp_num() } });

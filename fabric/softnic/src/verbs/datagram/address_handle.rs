@@ -4,45 +4,50 @@ use std::sync::Arc;
 
 use farcall_verbs::{AddressHandle, AhAttr, Error, Result};
 
-use crate::host::datagram::Route;
-use crate::host::{Host, Place};
-use crate::net::{self, Path};
+use crate::roce::{self, Path};
+use crate::shm_transport::datagram::Route;
+use crate::shm_transport::{ObjectReservation, ShmTransport};
 use crate::verbs::require_port;
 
 /// Transport of an address handle, with its path.
 #[derive(Clone, Copy)]
-pub(crate) enum AddressWay {
+pub(crate) enum AddressRoute {
     /// Shared memory, to a process of this host.
-    Host(Route),
+    Local(Route),
     /// RoCEv2, to another host.
-    Net(Path),
+    Remote(Path),
 }
 
 /// An address handle: protection domain, service level and path.
 pub(crate) struct SoftAddressHandle {
     pd: u32,
     pub(crate) sl: u8,
-    pub(crate) way: AddressWay,
-    _place: Place,
+    pub(crate) route: AddressRoute,
+    _reservation: ObjectReservation,
 }
 
 impl SoftAddressHandle {
-    pub(crate) fn create(host: &Arc<Host>, pd: u32, attr: &AhAttr, place: Place) -> Result<Self> {
+    pub(crate) fn create(
+        shm: &Arc<ShmTransport>,
+        pd: u32,
+        attr: &AhAttr,
+        reservation: ObjectReservation,
+    ) -> Result<Self> {
         const OP: &str = "create_ah";
-        let process = &host.process;
+        let process = &shm.process;
         require_port(OP, attr.port_num)?;
         if usize::from(attr.sgid_index) >= process.table.len() {
             let what = format!("GID index {}; the port has {}, from 0", attr.sgid_index, process.table.len());
             return Err(Error::invalid(OP, what));
         }
-        let way = if process.leads_datagrams_away(OP, attr.dgid)? {
+        let route = if process.is_remote_datagram_path(OP, attr.dgid)? {
             let path = Path::to(OP, process, attr)?;
-            net::open(host)?;
-            AddressWay::Net(path)
+            roce::open(shm)?;
+            AddressRoute::Remote(path)
         } else {
-            AddressWay::Host(Route::of(&process.table, attr))
+            AddressRoute::Local(Route::of(&process.table, attr))
         };
-        Ok(Self { pd, sl: attr.sl & 0xF, way, _place: place })
+        Ok(Self { pd, sl: attr.sl & 0xF, route, _reservation: reservation })
     }
 
     /// Returns the handle that a work request's pointer refers to, if it belongs to the domain `pd`.

@@ -9,16 +9,16 @@ use farcall_verbs::{
     RecvRules, RecvWr, Result, SendFlags, SendRules, SendWr, WcStatus, WrOpcode,
 };
 
-use super::drained::{Destination, Drained, Request};
-use super::{AddressWay, SoftAddressHandle};
-use crate::host::datagram::{DatagramCore, Message, Routes, SendOutcome};
-use crate::host::events::Events;
-use crate::host::qp::RecvQueue;
-use crate::host::state::Step;
-use crate::host::{CqSlot, Host, Kind, Place};
-use crate::net::{self, Datagram, NetDatagrams, Path};
+use super::deferred_send::{CheckedRequest, DeferredSend, Destination};
+use super::{AddressRoute, SoftAddressHandle};
+use crate::roce::{self, Datagram, Path, RoceDatagrams};
+use crate::shm_transport::datagram::{DatagramCore, Message, Routes, SendOutcome};
+use crate::shm_transport::events::Events;
+use crate::shm_transport::qp::RecvQueue;
+use crate::shm_transport::state::StateEvent;
+use crate::shm_transport::{CqSlot, ObjectKind, ObjectReservation, ShmTransport};
 use crate::verbs::limits::qp_max;
-use crate::verbs::{PORT, parts_of, require_port};
+use crate::verbs::{PORT, require_port, resources_of};
 
 /// If this bit is set in a request's Q_Key, the Q_Key of the queue pair is used instead (IBA 10.2.5: controlled
 /// Q_Keys).
@@ -29,26 +29,26 @@ pub(crate) struct DatagramQp {
     recv_queue: Arc<RecvQueue>,
     routes: Routes,
     /// RoCEv2 datagrams; opened at the first send to another host.
-    abroad: Option<NetDatagrams>,
+    remote: Option<RoceDatagrams>,
     send_rules: SendRules,
     recv_rules: RecvRules,
     qkey: u32,
     /// Requests posted in SQD.
-    drained: VecDeque<Drained>,
-    _place: Place,
+    deferred: VecDeque<DeferredSend>,
+    _reservation: ObjectReservation,
 }
 
 impl DatagramQp {
     pub(crate) fn create(
-        host: &Arc<Host>,
+        shm: &Arc<ShmTransport>,
         events: &Arc<Events>,
         pd: u32,
         attr: &QpInitAttr<'_>,
     ) -> Result<Self> {
-        let place = Place::take(host, Kind::QueuePair, "create_qp", qp_max())?;
+        let reservation = ObjectReservation::new(shm, ObjectKind::QueuePair, "create_qp", qp_max())?;
         let mut receives = None;
-        let core = host.register_datagrams(|qpn| {
-            let parts = parts_of(host, events, pd, attr)?;
+        let core = shm.register_datagrams(|qpn| {
+            let parts = resources_of(shm, events, pd, attr)?;
             let (send, recv) = (parts.send_slot.clone(), parts.recv_slot.clone());
             let made = DatagramCore::new(qpn, parts);
             let (core, queue) = made.inspect_err(|_| CqSlot::release(&send, &recv))?;
@@ -59,17 +59,17 @@ impl DatagramQp {
         let recv_queue = receives.expect("made together with the core");
         let send_rules = SendRules::new(crate::NAME, QpType::Ud, &core.cap);
         let recv_rules = RecvRules::of_pair(&core.cap, core.shares_receives());
-        let (routes, drained) = (Routes::default(), VecDeque::new());
+        let (routes, deferred) = (Routes::default(), VecDeque::new());
         Ok(Self {
             core,
             recv_queue,
             routes,
-            abroad: None,
+            remote: None,
             send_rules,
             recv_rules,
             qkey: 0,
-            drained,
-            _place: place,
+            deferred,
+            _reservation: reservation,
         })
     }
 
@@ -79,23 +79,23 @@ impl DatagramQp {
         require_port("modify_qp", attr.port_num.unwrap_or(PORT))?;
         let from = self.core.state();
         if to == QpState::Rtr {
-            net::listen(&self.core.host, self.core.qpn);
+            roce::listen(&self.core.shm, self.core.qpn);
         }
         self.qkey = attr.qkey.unwrap_or(self.qkey);
         if to == QpState::Reset {
             self.reset();
             return Ok(());
         }
-        self.core.make_step(Step::Modify(to));
+        self.core.apply_event(StateEvent::Modify(to));
         match to {
             QpState::Rtr | QpState::Rts => {
-                self.core.board.open(self.qkey);
+                self.core.status.open(self.qkey);
                 if from == QpState::Sqd {
                     self.end_drain();
                 }
             }
             QpState::Err => self.enter_error(from),
-            QpState::Sqd => self.core.tell_drained(attr.en_sqd_async_notify == Some(true)),
+            QpState::Sqd => self.core.request_drained_event(attr.en_sqd_async_notify == Some(true)),
             _ => {}
         }
         Ok(())
@@ -103,7 +103,7 @@ impl DatagramQp {
 
     fn enter_error(&mut self, from: QpState) {
         self.close();
-        self.core.make_step(Step::PeerShutOut);
+        self.core.apply_event(StateEvent::PeerAccessRevoked);
         self.core.flush_sends();
         self.end_drain();
         self.core.announce_flush();
@@ -114,27 +114,27 @@ impl DatagramQp {
     }
 
     fn reset(&mut self) {
-        self.core.make_step(Step::BeginReset);
+        self.core.apply_event(StateEvent::BeginReset);
         self.close();
-        self.core.tell_drained(false);
-        self.core.forget_sends();
-        self.drained.clear();
+        self.core.request_drained_event(false);
+        self.core.discard_sends();
+        self.deferred.clear();
         self.routes.clear();
         self.recv_queue = self.core.renew();
-        self.core.make_step(Step::EndReset);
+        self.core.apply_event(StateEvent::EndReset);
     }
 
     /// Stops accepting datagrams, and discards those that were received but not delivered.
     fn close(&self) {
         self.core.close();
-        net::forget(&self.core.host, self.core.qpn);
+        roce::discard(&self.core.shm, self.core.qpn);
     }
 
     // --- Sends -------------------------------------------------------------------------------------------------------
 
     /// Returns the number of occupied send queue entries.
     fn queued(&self) -> usize {
-        self.core.unpolled() + self.drained.len()
+        self.core.unpolled() + self.deferred.len()
     }
 
     /// Returns the destination of a request.
@@ -148,7 +148,7 @@ impl DatagramQp {
             return Err(Error::invalid("post_send", "no address handle of the queue pair's domain"));
         };
         let qkey = if to.remote_qkey & OWN_QKEY == 0 { to.remote_qkey } else { self.qkey };
-        Ok(Destination { qpn: to.remote_qpn, qkey, sl: path.sl, way: path.way })
+        Ok(Destination { qpn: to.remote_qpn, qkey, sl: path.sl, route: path.route })
     }
 
     /// Checks a request by the rules for datagrams. An operation that datagrams do not have passes; it fails when it is
@@ -166,7 +166,7 @@ impl DatagramQp {
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
-    unsafe fn take(&mut self, wr: &SendWr<'_>, len_bytes: u64) -> Result<()> {
+    unsafe fn accept_send(&mut self, wr: &SendWr<'_>, len_bytes: u64) -> Result<()> {
         let state = self.core.state();
         if !matches!(state, QpState::Rts | QpState::Sqd) {
             self.core.complete_send(wr.wr_id, SendFlags::SIGNALED, WcStatus::WR_FLUSH_ERR);
@@ -174,24 +174,24 @@ impl DatagramQp {
         }
         let to = wr.ud();
         let is_send = matches!(wr.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM);
-        let is_foreign = || {
+        let is_remote = || {
             // SAFETY: by the contract of this function the address handle of a SEND is null or one of this provider
             // that exists.
             !to.ah.is_null() && unsafe { SoftAddressHandle::from_raw(to.ah, self.core.pd) }.is_none()
         };
-        if !is_send || is_foreign() {
+        if !is_send || is_remote() {
             // The operation is not one of datagrams, or the address handle belongs to another domain (C10-10).
             self.fail(wr.wr_id, WcStatus::LOC_QP_OP_ERR);
             return Ok(());
         }
         // SAFETY: by the contract of this function the request's address handle is valid, as `destination` requires.
-        let request = Request::new(wr, unsafe { self.destination(wr) }?, len_bytes);
+        let request = CheckedRequest::new(wr, unsafe { self.destination(wr) }?, len_bytes);
         if state == QpState::Rts {
             // SAFETY: by the contract of this function the request's memory is valid, as `send` requires.
             unsafe { self.send(&request) };
         } else {
-            // SAFETY: by the contract of this function inline elements are readable, as `Drained::new` requires.
-            self.drained.push_back(unsafe { Drained::new(&request) });
+            // SAFETY: by the contract of this function inline elements are readable, as `DeferredSend::new` requires.
+            self.deferred.push_back(unsafe { DeferredSend::new(&request) });
         }
         Ok(())
     }
@@ -200,12 +200,12 @@ impl DatagramQp {
     ///
     /// # Safety
     /// See [`RawQp::post_send`].
-    unsafe fn send(&mut self, request: &Request<'_>) {
+    unsafe fn send(&mut self, request: &CheckedRequest<'_>) {
         let core = &*self.core;
         let inline = request.flags.contains(SendFlags::INLINE);
         // RNICs report this error. According to the specification the request is dropped without one (C10-93.1.1),
         // which would hide the fault from the program.
-        if request.len_bytes > u64::from(core.host.process.port_mtu().bytes()) {
+        if request.len_bytes > u64::from(core.shm.process.port_mtu().bytes()) {
             return self.fail(request.wr_id, WcStatus::LOC_LEN_ERR);
         }
         if !inline && !core.allows(request.sges, Access::empty()) {
@@ -214,10 +214,10 @@ impl DatagramQp {
         let has_imm = request.opcode == WrOpcode::SEND_WITH_IMM;
         let solicited = request.flags.contains(SendFlags::SOLICITED);
         let to = request.to;
-        let route = match to.way {
-            AddressWay::Host(route) => route,
-            // SAFETY: by the contract of this function the request's memory is valid, as `send_abroad` requires.
-            AddressWay::Net(path) => return unsafe { self.send_abroad(request, path) },
+        let route = match to.route {
+            AddressRoute::Local(route) => route,
+            // SAFETY: by the contract of this function the request's memory is valid, as `send_remote` requires.
+            AddressRoute::Remote(path) => return unsafe { self.send_remote(request, path) },
         };
         let message = Message {
             sges: request.sges,
@@ -230,7 +230,7 @@ impl DatagramQp {
         // SAFETY: by the contract of this function the elements are readable.
         match unsafe { self.routes.send(core, to.qpn, &message) } {
             None => core.complete_send(request.wr_id, request.flags, WcStatus::SUCCESS),
-            Some(wait) => core.add_unended(request.wr_id, request.flags, wait),
+            Some(wait) => core.add_outstanding(request.wr_id, request.flags, wait),
         }
     }
 
@@ -239,13 +239,13 @@ impl DatagramQp {
     /// # Safety
     /// See [`RawQp::post_send`].
     #[cold]
-    unsafe fn send_abroad(&mut self, request: &Request<'_>, path: Path) {
+    unsafe fn send_remote(&mut self, request: &CheckedRequest<'_>, path: Path) {
         let core = &*self.core;
-        let abroad = match &mut self.abroad {
-            Some(abroad) => abroad,
+        let remote = match &mut self.remote {
+            Some(remote) => remote,
             // The port is open: creating the address handle has opened it.
-            none => match NetDatagrams::open(&core.host, core.qpn) {
-                Ok(abroad) => none.insert(abroad),
+            none => match RoceDatagrams::open(&core.shm, core.qpn) {
+                Ok(remote) => none.insert(remote),
                 Err(_) => return self.fail(request.wr_id, WcStatus::LOC_QP_OP_ERR),
             },
         };
@@ -259,7 +259,7 @@ impl DatagramQp {
             len_bytes: request.len_bytes as usize,
         };
         // SAFETY: by the contract of this function the elements are readable.
-        unsafe { abroad.send(&datagram) };
+        unsafe { remote.send(&datagram) };
         core.stats.offered(SendOutcome::Sent, request.len_bytes);
         core.complete_send(request.wr_id, request.flags, WcStatus::SUCCESS);
     }
@@ -267,16 +267,16 @@ impl DatagramQp {
     /// Announces the datagrams sent since the last call to their destinations.
     #[inline]
     fn ring(&mut self) {
-        self.routes.ring();
-        if let Some(abroad) = &mut self.abroad {
-            abroad.ring();
+        self.routes.announce();
+        if let Some(remote) = &mut self.remote {
+            remote.flush();
         }
     }
 
     /// Called on the return to RTS: sends the requests posted in SQD, in order.
     fn end_drain(&mut self) {
-        self.core.tell_drained(false);
-        while let Some(next) = self.drained.pop_front() {
+        self.core.request_drained_event(false);
+        while let Some(next) = self.deferred.pop_front() {
             if self.core.state() == QpState::Rts {
                 // SAFETY: by the contract of `RawQp::post_send` the request's memory is valid until its completion is
                 // polled.
@@ -292,7 +292,7 @@ impl DatagramQp {
     #[cold]
     fn fail(&self, wr_id: u64, status: WcStatus) {
         self.core.complete_send(wr_id, SendFlags::SIGNALED, status);
-        self.core.make_step(Step::SendFailed);
+        self.core.apply_event(StateEvent::SendFailed);
     }
 
     // --- Receives ----------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ impl DatagramQp {
     /// precedence.
     #[cold]
     fn refuse(&self, operation: &'static str, source: Error) -> PostError {
-        let inherited = self.core.host.process.require_here(operation).err();
+        let inherited = self.core.shm.process.require_here(operation).err();
         PostError::new(0, inherited.unwrap_or(source))
     }
 }
@@ -324,7 +324,7 @@ impl RawQp for DatagramQp {
     }
 
     fn modify(&mut self, attr: &QpAttr) -> Result<()> {
-        self.core.host.process.require_here("modify_qp")?;
+        self.core.shm.process.require_here("modify_qp")?;
         let to = attr.check_transition(QpType::Ud, self.core.qpn, self.core.state())?;
         self.enter(to, attr)
     }
@@ -335,9 +335,9 @@ impl RawQp for DatagramQp {
         self.core.release_sends();
         let result = PostError::in_order(wrs, |_, wr| {
             let len_bytes = self.check_send(wr, self.queued())?;
-            // SAFETY: the contract of `RawQp::post_send` (# Safety), which the caller of this function fulfils: memory and
-            // address handle of `wr` stay valid until its completion is polled.
-            unsafe { self.take(wr, len_bytes) }
+            // SAFETY: the contract of `RawQp::post_send` (# Safety), which the caller of this function fulfils: memory
+            // and address handle of `wr` stay valid until its completion is polled.
+            unsafe { self.accept_send(wr, len_bytes) }
         });
         self.ring();
         result
@@ -369,7 +369,7 @@ impl RawQp for DatagramQp {
             let _new_keys = unsafe { self.recv_queue.push(wr.wr_id, wr.sges(), true) };
             Ok(())
         });
-        self.core.tell_receives(self.recv_queue.next_seq());
+        self.core.notify_receives(self.recv_queue.next_seq());
         if self.core.state() == QpState::Err {
             self.core.announce_flush();
         }
@@ -388,14 +388,14 @@ impl RawQp for DatagramQp {
 
 impl Drop for DatagramQp {
     fn drop(&mut self) {
-        if self.core.host.process.is_inherited() {
+        if self.core.shm.process.is_inherited() {
             return;
         }
         self.core.linger();
-        self.core.make_step(Step::BeginReset);
+        self.core.apply_event(StateEvent::BeginReset);
         self.close();
-        self.core.board.end();
+        self.core.status.end();
         self.core.detach();
-        self.core.host.unregister_qp(self.core.qpn);
+        self.core.shm.unregister_qp(self.core.qpn);
     }
 }

@@ -1,8 +1,8 @@
 //! Datagram queue pairs (UD) and address handles: the program's handles.
 
 mod address_handle;
-mod drained;
+mod deferred_send;
 mod handle;
 
-pub(crate) use address_handle::{AddressWay, SoftAddressHandle};
+pub(crate) use address_handle::{AddressRoute, SoftAddressHandle};
 pub(crate) use handle::DatagramQp;

@@ -4,22 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 
 use farcall_shm::ring::RQ_POSTED;
-use farcall_shm::{SharedMem, notify};
+use farcall_shm::{SharedMem, credit_request};
 use farcall_verbs::{
     Access, Error, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RawMr, RawQp, RecvRules, RecvWr,
     Result, SendWr,
 };
 
-use crate::host::events::Events;
-use crate::host::qp::{
-    Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, Polled, QpCore, RecvQueue, USUAL_INLINE_BYTES,
+use crate::roce::RoceQp;
+use crate::shm_transport::events::Events;
+use crate::shm_transport::qp::{
+    Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, QpCore, RecvQueue, SharedRecvSource, USUAL_INLINE_BYTES,
 };
-use crate::host::state::Step;
-use crate::host::{CqSlot, Host, Kind, Place};
-use crate::net::NetPair;
+use crate::shm_transport::state::StateEvent;
+use crate::shm_transport::{CqSlot, ObjectKind, ObjectReservation, ShmTransport};
 use crate::verbs::limits::qp_max;
 use crate::verbs::mr::Mr;
-use crate::verbs::parts_of;
+use crate::verbs::resources_of;
 
 /// Connected queue pair, on one cache line.
 #[repr(align(64))]
@@ -32,13 +32,13 @@ pub(crate) struct Qp {
     pub(super) timeout: u8,
     pub(super) retry_cnt: u8,
     /// RoCEv2 queue pair, while the peer is on another host.
-    pub(super) abroad: Option<NetPair>,
-    _place: Place,
+    pub(super) remote: Option<RoceQp>,
+    _reservation: ObjectReservation,
 }
 
 impl Qp {
     pub(crate) fn create(
-        host: &Arc<Host>,
+        shm: &Arc<ShmTransport>,
         events: &Arc<Events>,
         pd: u32,
         attr: &QpInitAttr<'_>,
@@ -52,10 +52,10 @@ impl Qp {
             let what = "shared receive queues over UC".into();
             return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
         }
-        let place = Place::take(host, Kind::QueuePair, OP, qp_max())?;
+        let reservation = ObjectReservation::new(shm, ObjectKind::QueuePair, OP, qp_max())?;
         let mut receives = None;
-        let core = host.register_qp(|qpn| {
-            let parts = parts_of(host, events, pd, attr)?;
+        let core = shm.register_qp(|qpn| {
+            let parts = resources_of(shm, events, pd, attr)?;
             let (send, recv) = (parts.send_slot.clone(), parts.recv_slot.clone());
             let made = QpCore::new(qpn, transport, parts);
             let (core, queue, inbound) = made.inspect_err(|_| CqSlot::release(&send, &recv))?;
@@ -71,8 +71,8 @@ impl Qp {
             access: Access::empty(),
             timeout: 0,
             retry_cnt: 0,
-            abroad: None,
-            _place: place,
+            remote: None,
+            _reservation: reservation,
         })
     }
 
@@ -80,7 +80,7 @@ impl Qp {
     /// precedence.
     #[cold]
     fn refuse(&self, operation: &'static str, source: Error) -> PostError {
-        let inherited = self.core.host.process.require_here(operation).err();
+        let inherited = self.core.shm.process.require_here(operation).err();
         PostError::new(0, inherited.unwrap_or(source))
     }
 
@@ -97,7 +97,7 @@ impl Qp {
         // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
         // `PendingLock::owner` requires.
         let mut send = unsafe { core.send.owner() };
-        let Some(initiator) = send.way.initiator_mut() else { return false };
+        let Some(initiator) = send.connection.initiator_mut() else { return false };
         // SAFETY: by the contract of this function the request's memory is valid; no request waits, as checked above.
         unsafe { initiator.post_repeated(core, wr) }
     }
@@ -128,11 +128,11 @@ impl Qp {
 pub(super) fn attach(core: &Arc<QpCore>) {
     let (send, recv) = (&core.send_slot, &core.recv_slot);
     let one_cq = send.is_same(recv);
-    let put = |place: &CqSlot, sends: bool, receives: bool| {
+    let put = |slot: &CqSlot, sends: bool, receives: bool| {
         if core.shares_receives() {
-            place.cq.attach_source(place.bit, Polled::new(core, sends, receives));
+            slot.cq.attach_source(slot.bit, SharedRecvSource::new(core, sends, receives));
         } else {
-            place.cq.attach(place.bit, core, sends, receives);
+            slot.cq.attach(slot.bit, core, sends, receives);
         }
     };
     put(send, true, one_cq);
@@ -175,10 +175,10 @@ impl RawQp for Qp {
     }
 
     fn state(&self) -> QpState {
-        if let Some(abroad) = &self.abroad {
-            return abroad.state();
+        if let Some(remote) = &self.remote {
+            return remote.state();
         }
-        self.core.notice_violation();
+        self.core.check_violation();
         self.core.state()
     }
 
@@ -198,17 +198,17 @@ impl RawQp for Qp {
         {
             return Ok(());
         }
-        if let Some(abroad) = &self.abroad {
-            // SAFETY: the contract of this function is that of `NetPair::post_send`.
-            return unsafe { abroad.post_send(wrs) };
+        if let Some(remote) = &self.remote {
+            // SAFETY: the contract of this function is that of `RoceQp::post_send`.
+            return unsafe { remote.post_send(wrs) };
         }
         // SAFETY: by the contract of this function the requests' memory is valid, as `post_batch` requires.
         unsafe { self.post_batch(wrs) }
     }
 
     unsafe fn check_sends(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        if let Some(abroad) = &self.abroad {
-            return abroad.check_sends(wrs);
+        if let Some(remote) = &self.remote {
+            return remote.check_sends(wrs);
         }
         let core = &*self.core;
         core.state().check_sends(core.qpn).map_err(|source| self.refuse("post_send", source))?;
@@ -223,8 +223,8 @@ impl RawQp for Qp {
     }
 
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        if let Some(abroad) = &self.abroad {
-            return abroad.post_recv(wrs);
+        if let Some(remote) = &self.remote {
+            return remote.post_recv(wrs);
         }
         let state = self.core.state();
         state.check_receives(self.core.qpn).map_err(|source| self.refuse("post_recv", source))?;
@@ -244,13 +244,13 @@ impl RawQp for Qp {
             // long.
             let new_keys = unsafe { self.recv_queue.push(wr.wr_id, wr.sges(), must_check) };
             if new_keys != 0 {
-                self.core.host.note_receive_keys(new_keys);
+                self.core.shm.note_receive_keys(new_keys);
             }
             Ok(())
         });
         self.inbound.store(RQ_POSTED, self.recv_queue.next_seq(), Release);
-        if notify::is_requested(&self.inbound) {
-            self.core.give_credit();
+        if credit_request::is_credit_requested(&self.inbound) {
+            self.core.notify_credit();
         }
         if self.core.state() == QpState::Err {
             self.core.announce_locally(true);
@@ -264,25 +264,25 @@ impl RawQp for Qp {
 
     fn is_quiesced(&self) -> bool {
         let core = &*self.core;
-        if let Some(abroad) = &self.abroad {
-            return matches!(abroad.state(), QpState::Reset | QpState::Init | QpState::Err);
+        if let Some(remote) = &self.remote {
+            return matches!(remote.state(), QpState::Reset | QpState::Init | QpState::Err);
         }
-        core.is_closed() && core.is_quiesced() && core.host.stopped.has_none_of(core.qpn)
+        core.is_closed() && core.is_quiesced() && core.shm.suspended.has_no_access_of(core.qpn)
     }
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        if self.core.host.process.is_inherited() {
+        if self.core.shm.process.is_inherited() {
             return;
         }
-        if let Some(abroad) = self.abroad.take() {
-            abroad.close();
+        if let Some(remote) = self.remote.take() {
+            remote.close();
         }
-        self.core.make_step(Step::BeginReset);
+        self.core.apply_event(StateEvent::BeginReset);
         self.core.close();
-        self.core.remember_stopped_access();
+        self.core.record_suspended_access();
         self.core.detach();
-        self.core.host.unregister_qp(self.core.qpn);
+        self.core.shm.unregister_qp(self.core.qpn);
     }
 }

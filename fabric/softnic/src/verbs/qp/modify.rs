@@ -3,28 +3,28 @@
 use std::time::{Duration, Instant};
 
 use farcall_shm::fence;
-use farcall_stats::PairWay;
+use farcall_stats::QpTransport;
 use farcall_verbs::{Access, Error, QpAttr, QpState, Result};
 
 use super::handle::{Qp, attach};
-use crate::host::qp::{Accept, HAZARD_WAIT};
-use crate::host::srq::Receive;
-use crate::host::state::Step;
-use crate::net::{NetPair, PairParts};
+use crate::roce::{RoceQp, RoceQpResources};
+use crate::shm_transport::qp::{Accept, HAZARD_WAIT};
+use crate::shm_transport::srq::Receive;
+use crate::shm_transport::state::StateEvent;
 use crate::verbs::{PORT, require_port};
 
 const OP: &str = "modify_qp";
 
 impl Qp {
     pub(super) fn modify_to(&mut self, attr: &QpAttr) -> Result<()> {
-        self.core.host.process.require_here(OP)?;
-        if let Some(abroad) = &self.abroad {
+        self.core.shm.process.require_here(OP)?;
+        if let Some(remote) = &self.remote {
             if attr.state != Some(QpState::Reset) {
-                return abroad.modify(attr);
+                return remote.modify(attr);
             }
-            self.come_back();
+            self.return_to_shm();
         }
-        self.core.notice_violation();
+        self.core.check_violation();
         let from = self.core.state();
         match attr.check_transition(self.core.transport.qp_type(), self.core.qpn, from)? {
             QpState::Reset => self.enter_reset(),
@@ -39,8 +39,8 @@ impl Qp {
         }
     }
 
-    fn make_step(&self, to: QpState) -> Result<()> {
-        if self.core.make_step(Step::Modify(to)) {
+    fn apply_event(&self, to: QpState) -> Result<()> {
+        if self.core.apply_event(StateEvent::Modify(to)) {
             return Ok(());
         }
         Err(Error::InvalidState {
@@ -52,34 +52,34 @@ impl Qp {
     }
 
     fn enter_reset(&mut self) -> Result<()> {
-        self.core.make_step(Step::BeginReset);
+        self.core.apply_event(StateEvent::BeginReset);
         self.core.close();
-        self.core.remember_stopped_access();
+        self.core.record_suspended_access();
         // The send side first, because a poll that continues requests may be establishing the connection.
         // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
         // `PendingLock::owner` requires.
         unsafe { self.core.send.owner() }.renew(&self.core);
         (self.recv_queue, self.inbound) = self.core.renew()?;
-        self.core.make_step(Step::EndReset);
-        self.go(PairWay::None);
+        self.core.apply_event(StateEvent::EndReset);
+        self.go(QpTransport::None);
         Ok(())
     }
 
     /// Publishes the queue pair's transport in its counters.
-    fn go(&self, way: PairWay) {
+    fn go(&self, way: QpTransport) {
         self.core.stats.way.set(way as u64);
     }
 
     fn enter_init(&mut self, attr: &QpAttr) -> Result<()> {
         require_port(OP, attr.port_num.unwrap_or(PORT))?;
         self.access = attr.access.unwrap_or(self.access);
-        self.make_step(QpState::Init)
+        self.apply_event(QpState::Init)
     }
 
     fn enter_rtr(&mut self, attr: &QpAttr) -> Result<()> {
         let (dest_qpn, path) = (attr.dest_qp_num.unwrap_or_default(), attr.ah.unwrap_or_default());
-        if self.core.host.process.leads_away(OP, path.dgid, dest_qpn)? {
-            return self.go_abroad(attr);
+        if self.core.shm.process.is_remote_path(OP, path.dgid, dest_qpn)? {
+            return self.open_remote_transport(attr);
         }
         if let Some(timer) = attr.min_rnr_timer {
             self.core.set_rnr_timer(timer);
@@ -88,25 +88,25 @@ impl Qp {
         self.core.set_dest_qpn(dest_qpn);
         // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
         // `PendingLock::owner` requires.
-        unsafe { self.core.send.owner() }.way.turn_to_owner(&self.core)?;
-        self.make_step(QpState::Rtr)?;
-        self.go(PairWay::SharedMemory);
-        self.core.want_greeting(true);
+        unsafe { self.core.send.owner() }.connection.authorize_target(&self.core)?;
+        self.apply_event(QpState::Rtr)?;
+        self.go(QpTransport::SharedMemory);
+        self.core.set_comm_est_wanted(true);
         self.core.open(Accept::new(dest_qpn, self.access));
-        self.core.tell_ready();
+        self.core.notify_ready();
         Ok(())
     }
 
     /// Connects to a peer on another host, and transfers the receives and completion queue bits to the RoCEv2 queue
     /// pair.
-    fn go_abroad(&mut self, rtr: &QpAttr) -> Result<()> {
+    fn open_remote_transport(&mut self, rtr: &QpAttr) -> Result<()> {
         let core = &*self.core;
         // SAFETY: in INIT no peer has access, so no poll consumes receives, and `&mut self` makes this the only
         // consumer.
         let next_receive = || unsafe { self.recv_queue.pop(Receive::of) };
         let take_receives = || std::iter::from_fn(next_receive).collect();
-        let parts = PairParts {
-            host: core.host.clone(),
+        let parts = RoceQpResources {
+            shm: core.shm.clone(),
             events: core.events.clone(),
             qpn: core.qpn,
             qp_type: core.transport.qp_type(),
@@ -117,15 +117,15 @@ impl Qp {
             send_slot: core.send_slot.clone(),
             recv_slot: core.recv_slot.clone(),
         };
-        self.abroad = Some(NetPair::connect(parts, take_receives, &QpAttr::init(self.access), rtr)?);
-        self.go(PairWay::RoceV2);
+        self.remote = Some(RoceQp::connect(parts, take_receives, &QpAttr::init(self.access), rtr)?);
+        self.go(QpTransport::RoceV2);
         Ok(())
     }
 
     /// Closes the RoCEv2 queue pair.
-    fn come_back(&mut self) {
-        if let Some(abroad) = self.abroad.take() {
-            abroad.close();
+    fn return_to_shm(&mut self) {
+        if let Some(remote) = self.remote.take() {
+            remote.close();
             attach(&self.core);
         }
     }
@@ -136,15 +136,15 @@ impl Qp {
         self.access = access;
         self.core.open(Accept::new(self.core.dest_qpn(), access));
         fence::heavy();
-        self.core.wait_clear(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0);
+        self.core.wait_until_no_access(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0);
     }
 
     /// Enters RTS. From RTS it only changes attributes; from SQD it resumes sends.
     fn enter_rts(&mut self, attr: &QpAttr, from: QpState) -> Result<()> {
         self.change(attr);
-        self.make_step(QpState::Rts)?;
+        self.apply_event(QpState::Rts)?;
         if from == QpState::Rtr {
-            self.core.want_greeting(false);
+            self.core.set_comm_est_wanted(false);
         }
         if from == QpState::Sqd {
             // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
@@ -183,12 +183,12 @@ impl Qp {
             // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
             // `PendingLock::owner` requires.
             let mut send = unsafe { self.core.send.owner() };
-            self.make_step(QpState::Sqd)?;
+            self.apply_event(QpState::Sqd)?;
             send.begin_drain(&self.core, attr.en_sqd_async_notify == Some(true));
             return Ok(());
         }
         if let Some(path) = attr.ah {
-            self.core.host.process.require_reachable(OP, path.dgid)?;
+            self.core.shm.process.require_reachable(OP, path.dgid)?;
         }
         self.change(attr);
         Ok(())

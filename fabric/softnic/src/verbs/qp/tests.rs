@@ -11,9 +11,9 @@ use farcall_verbs::{
 
 use super::Qp;
 use crate::SoftNic;
-use crate::host::Host;
-use crate::host::events::Events;
-use crate::host::qp::HAZARD_WAIT;
+use crate::shm_transport::ShmTransport;
+use crate::shm_transport::events::Events;
+use crate::shm_transport::qp::HAZARD_WAIT;
 use crate::verbs::mr::Mr;
 
 const ACCESS: Access =
@@ -21,13 +21,13 @@ const ACCESS: Access =
 
 /// Two connected queue pairs, each in its own domain.
 struct Scene {
-    host: Arc<Host>,
+    shm: Arc<ShmTransport>,
     a: Qp,
     b: Qp,
     b_pd: u32,
 }
 
-fn make(host: &Arc<Host>, pd: u32) -> Qp {
+fn make(shm: &Arc<ShmTransport>, pd: u32) -> Qp {
     let cq = SoftNic::open().unwrap().create_cq(&CqInitAttr { cqe: 16, channel: None }).unwrap();
     let attr = QpInitAttr {
         send_cq: &*cq,
@@ -37,25 +37,25 @@ fn make(host: &Arc<Host>, pd: u32) -> Qp {
         qp_type: QpType::Rc,
         sq_sig_all: false,
     };
-    let mut qp = Qp::create(host, &Arc::new(Events::default()), pd, &attr).unwrap();
+    let mut qp = Qp::create(shm, &Arc::new(Events::default()), pd, &attr).unwrap();
     qp.modify(&QpAttr::init(ACCESS)).unwrap();
     qp
 }
 
 impl Scene {
     fn new() -> Self {
-        let host = Host::get().unwrap();
-        let b_pd = host.process.next_number();
-        let (mut a, mut b) = (make(&host, host.process.next_number()), make(&host, b_pd));
-        let path = AhAttr { dgid: host.process.gids[0], port_num: 1, ..AhAttr::default() };
+        let shm = ShmTransport::get().unwrap();
+        let b_pd = shm.process.next_number();
+        let (mut a, mut b) = (make(&shm, shm.process.next_number()), make(&shm, b_pd));
+        let path = AhAttr { dgid: shm.process.gids[0], port_num: 1, ..AhAttr::default() };
         a.modify(&QpAttr::rtr(b.qp_num(), 0, path, Mtu::Mtu4096)).unwrap();
         b.modify(&QpAttr::rtr(a.qp_num(), 0, path, Mtu::Mtu4096)).unwrap();
         b.modify(&QpAttr::rts(0)).unwrap();
-        Self { host, a, b, b_pd }
+        Self { shm, a, b, b_pd }
     }
 
     fn region(&self) -> Box<Mr> {
-        let mr = Mr::allocate(&self.host, self.b_pd, 4096, ACCESS).unwrap();
+        let mr = Mr::allocate(&self.shm, self.b_pd, 4096, ACCESS).unwrap();
         self.grant(&mr, self.b_pd);
         Box::new(mr)
     }
@@ -63,7 +63,7 @@ impl Scene {
     /// Grants the region as if a peer had requested it; revocation does not wait for regions that were never granted.
     fn grant(&self, mr: &Mr, pd: u32) {
         for receive in [false, true] {
-            self.host.process.regions.grant(mr.rkey(), pd, receive).unwrap();
+            self.shm.process.regions.grant(mr.rkey(), pd, receive).unwrap();
         }
     }
 
@@ -107,8 +107,8 @@ fn releases_a_region_despite_receives_of_another_domain() {
     let scene = Scene::new();
     let mem = scene.way_into_b();
     hazard::enter(&mem, hazard::RECEIVES);
-    let pd = scene.host.process.next_number();
-    let elsewhere = Mr::allocate(&scene.host, pd, 4096, ACCESS).unwrap();
+    let pd = scene.shm.process.next_number();
+    let elsewhere = Mr::allocate(&scene.shm, pd, 4096, ACCESS).unwrap();
     scene.grant(&elsewhere, pd);
     assert_eq!(Box::new(elsewhere).dereg(), Revoked::Now);
     assert_eq!(scene.region().dereg(), Revoked::Quarantined, "this one may hold the receive");
@@ -123,11 +123,11 @@ fn flushes_receives_only_after_peer_access_is_revoked() {
     // SAFETY: no memory is named.
     unsafe { scene.b.post_recv(&[farcall_verbs::RecvWr::new(1, &[])]) }.unwrap();
     let core = scene.b.core.clone();
-    assert!(core.make_step(crate::host::state::Step::Fail));
+    assert!(core.apply_event(crate::shm_transport::state::StateEvent::Fail));
     let mut wc = [farcall_verbs::Wc::default(); 2];
     assert_eq!(core.poll_failures(true, true, &mut wc), 0, "flushed while the peer was still let in");
     core.close();
-    assert!(core.make_step(crate::host::state::Step::PeerShutOut));
+    assert!(core.apply_event(crate::shm_transport::state::StateEvent::PeerAccessRevoked));
     assert_eq!(core.poll(true, true, &mut wc), 0, "a failure before all that succeeded");
     assert_eq!(core.poll_failures(true, true, &mut wc), 1);
 }
@@ -140,7 +140,7 @@ fn returns_program_memory_only_after_the_peer_has_left() {
         let mut heap = [0_u64; 64];
         // SAFETY: `heap` outlives its region, and no code accesses it until then.
         let mr = unsafe {
-            Mr::register(&scene.host, scene.b_pd, MrMemory::new(heap.as_mut_ptr().cast(), 512), ACCESS, 0)
+            Mr::register(&scene.shm, scene.b_pd, MrMemory::new(heap.as_mut_ptr().cast(), 512), ACCESS, 0)
         };
         let mr = Box::new(mr.unwrap());
         hazard::enter(&mem, hazard.unwrap_or(hazard::of_region(mr.rkey())));
@@ -183,7 +183,7 @@ fn memory_of_a_region_is_given_back_unless_a_peer_is_inside() {
 fn deregisters_ungranted_memory_without_waiting() {
     let scene = Scene::new();
     let mem = scene.way_into_b();
-    let mr = Mr::allocate(&scene.host, scene.b_pd, 4096, ACCESS).unwrap();
+    let mr = Mr::allocate(&scene.shm, scene.b_pd, 4096, ACCESS).unwrap();
     hazard::enter(&mem, hazard::of_region(mr.rkey()));
     assert_eq!(Box::new(mr).dereg(), Revoked::Now);
     hazard::leave(&mem);

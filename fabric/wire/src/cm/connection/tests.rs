@@ -1,5 +1,5 @@
 use super::*;
-use crate::cm::message::{Ece, IpRoute, PortSpace, QueuePair, Terms};
+use crate::cm::message::{ConnectionParams, Ece, IpRoute, PortSpace, QueuePair};
 
 fn route(port_space: PortSpace) -> IpRoute {
     let (from, to) = ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:7174".parse().unwrap());
@@ -17,7 +17,7 @@ fn request() -> Request {
         mtu: 3,
         retry_count: 7,
         ack_timeout: 18,
-        terms: Terms::default(),
+        params: ConnectionParams::default(),
         ece: Ece::default(),
         private_data: Vec::new(),
     }
@@ -27,7 +27,7 @@ fn reply() -> Reply {
     Reply {
         qp: QueuePair { qp_num: 6, psn: 0 },
         ca_guid: 0,
-        terms: Terms::default(),
+        params: ConnectionParams::default(),
         ece: Ece::default(),
         private_data: vec![1, 2, 3],
     }
@@ -74,7 +74,7 @@ fn both_ends_take_leave_at_once() {
 }
 
 #[test]
-fn a_peer_that_dies_is_heard_of_once_whatever_the_state() {
+fn reports_an_exited_peer_once_in_every_state() {
     let (mut active, _) = Connection::request(request());
     assert!(matches!(active.peer_closed().event, Some(Event::Rejected(_))));
     assert_eq!(active.peer_closed(), Step::default());
@@ -94,7 +94,7 @@ fn a_peer_that_dies_is_heard_of_once_whatever_the_state() {
 
 /// The program first receives the event of the REP, then the one of the end.
 #[test]
-fn a_peer_that_dies_after_its_rep_was_there() {
+fn accepts_the_rep_of_a_peer_that_exits_afterwards() {
     let (mut active, _) = Connection::request(request());
     active.received(Message::Rep(reply()));
     assert_eq!(active.peer_closed().event, Some(Event::Disconnected));
@@ -167,7 +167,7 @@ fn messages_out_of_turn_end_the_connection() {
 #[test]
 fn a_receipt_is_waited_for_no_less() {
     let (mut active, _) = Connection::request(request());
-    let receipt = Message::Mra { received: Answered::Req, service_timeout: 20 };
+    let receipt = Message::Mra { received: RejectedMessage::Req, service_timeout: 20 };
     assert_eq!(active.received(receipt), Step::default());
     assert_eq!(active.received(Message::Rep(reply())).event, Some(Event::Response(reply())));
 }
@@ -177,7 +177,7 @@ fn a_receipt_is_waited_for_no_less() {
 #[test]
 fn disconnects_in_the_name_of_an_exited_process() {
     let (active, mut passive) = established();
-    let (mut speaker, dreq) = Connection::abandoned(active.waiting_qp_num().unwrap());
+    let (mut speaker, dreq) = Connection::for_exited_process(active.waiting_qp_num().unwrap());
     assert_eq!(dreq, Message::Dreq { remote_qp_num: 6 });
     let answer = passive.received(dreq);
     assert_eq!((answer.event, passive.waiting_qp_num()), (Some(Event::Disconnected), None));

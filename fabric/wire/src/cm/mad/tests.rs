@@ -2,16 +2,22 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cm::message::{
-    Answered, Ece, IpRoute, PortSpace, QueuePair, Rejection, Reply, Request, ServiceReply, ServiceRequest,
-    Terms,
+    ConnectionParams, Ece, IpRoute, PortSpace, QueuePair, RejectedMessage, Rejection, Reply, Request,
+    ServiceReply, ServiceRequest,
 };
 use crate::cm::private_data::{
     REJ_BYTES_MAX, REP_BYTES_MAX, REQ_BYTES_MAX, SIDR_REP_BYTES_MAX, SIDR_REQ_BYTES_MAX,
 };
 use crate::cm::reason;
 
-fn terms() -> Terms {
-    Terms { responder_resources: 16, initiator_depth: 255, flow_control: true, rnr_retry_count: 6, srq: true }
+fn params() -> ConnectionParams {
+    ConnectionParams {
+        responder_resources: 16,
+        initiator_depth: 255,
+        flow_control: true,
+        rnr_retry_count: 6,
+        srq: true,
+    }
 }
 
 fn route(from: &str, to: &str) -> IpRoute {
@@ -29,7 +35,7 @@ fn request() -> Request {
         mtu: 5,
         retry_count: 5,
         ack_timeout: 18,
-        terms: terms(),
+        params: params(),
         ece: Ece { vendor_id: 0x01_0203, options: 0x0405_0607 },
         private_data: vec![1; REQ_BYTES_MAX],
     }
@@ -42,19 +48,19 @@ fn messages() -> Vec<Message> {
         Message::Rep(Reply {
             qp: QueuePair { qp_num: 0x0a_0b0c, psn: 0x0d_0e0f },
             ca_guid: u64::MAX,
-            terms: terms(),
+            params: params(),
             ece: Ece { vendor_id: 0xf1_f2f3, options: 9 },
             private_data: vec![2; REP_BYTES_MAX],
         }),
         Message::Rtu,
         Message::Rej(Rejection {
-            rejected: Answered::Rep,
+            rejected: RejectedMessage::Rep,
             reason: reason::CONSUMER_DEFINED,
             private_data: vec![3; REJ_BYTES_MAX],
         }),
         Message::Dreq { remote_qp_num: 0xab_cdef },
         Message::Drep,
-        Message::Mra { received: Answered::Other, service_timeout: 21 },
+        Message::Mra { received: RejectedMessage::Other, service_timeout: 21 },
         Message::SidrReq(ServiceRequest {
             route: route("192.0.2.7:40000", "192.0.2.8:7174"),
             private_data: vec![4; SIDR_REQ_BYTES_MAX],
@@ -122,7 +128,11 @@ fn the_req_of_linux_is_understood_and_written_alike() {
         mtu: 3,
         retry_count: 5,
         ack_timeout: 19,
-        terms: Terms { responder_resources: 1, initiator_depth: 1, ..Terms::default() },
+        params: ConnectionParams {
+            responder_resources: 1,
+            initiator_depth: 1,
+            ..ConnectionParams::default()
+        },
         ece: Ece::default(),
         private_data: vec![0; REQ_BYTES_MAX],
     };
@@ -186,7 +196,7 @@ fn every_message_comes_back() {
 /// Private data ends with zeros, the scope of an address is not transmitted, and addresses of different families are
 /// written as IPv6.
 #[test]
-fn what_no_field_can_say_is_left_out() {
+fn clamps_values_that_exceed_their_field() {
     let mut short = request();
     short.private_data = vec![7];
     short.route = IpRoute { port_space: PortSpace::Tcp, ..route("[fe80::1%3]:1", "192.0.2.7:2") };
@@ -199,7 +209,7 @@ fn what_no_field_can_say_is_left_out() {
 }
 
 #[test]
-fn what_this_build_does_not_understand_is_refused_by_name() {
+fn rejects_unknown_messages_by_name() {
     let rtu = encoded(Message::Rtu);
     let changed = |at: usize, byte: u8| {
         let mut bytes = rtu;
@@ -208,7 +218,7 @@ fn what_this_build_does_not_understand_is_refused_by_name() {
     };
     assert_eq!(changed(0, 2), Malformed::Version { base: 2, class: 2 });
     assert_eq!(changed(2, 3), Malformed::Version { base: 1, class: 3 });
-    assert_eq!((changed(1, 3), changed(3, 1)), (Malformed::Foreign, Malformed::Foreign));
+    assert_eq!((changed(1, 3), changed(3, 1)), (Malformed::OtherClass, Malformed::OtherClass));
     // LAP: paths cannot be changed here.
     assert_eq!(changed(17, 0x19), Malformed::Kind(0x19));
     for len in [0, 24, 255] {
@@ -230,14 +240,14 @@ fn fields_have_their_range() {
         |request| request.mtu = 6,
         |request| request.retry_count = 8,
         |request| request.ack_timeout = 32,
-        |request| request.terms.rnr_retry_count = 8,
+        |request| request.params.rnr_retry_count = 8,
         |request| request.ece.vendor_id = 1 << 24,
     ];
     for change in changes {
         let mut changed = request();
         change(&mut changed);
         let message = Message::Req(changed);
-        assert!(message.clone().cut().is_some(), "{message:?}");
+        assert!(message.clone().clamp().is_some(), "{message:?}");
         assert!(Mad::decode(&encoded(message.clone())).is_ok(), "cut: {message:?}");
     }
     // The MTU, reliable datagrams, an unknown version and form of addresses; a fourth message to be rejected.
@@ -254,7 +264,7 @@ fn fields_have_their_range() {
 
 proptest! {
     #[test]
-    fn what_decodes_means_the_same_when_it_is_sent_on(
+    fn re_encodes_a_decoded_message_unchanged(
         body in proptest::collection::vec(any::<u8>(), BODY_BYTES),
         kind in 0x0f..0x1a_u8,
         is_ip in any::<bool>(),

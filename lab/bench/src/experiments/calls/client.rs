@@ -11,9 +11,9 @@ use crate::measure::{LatencyRecorder, Schedule, Share, cpu_time, record_ping_pon
 use farcall_link::{BatchConfig, BatchSizing, Geometry, Plan, ResponsePath as ResponseAxis};
 use farcall_rpc::tune::Decision;
 use farcall_rpc::{
-    AnyCaller, ByByte, BySend, CallId, Client, ClientOf, ClientOptions, ConnectError, DatagramReply,
-    Dispatcher, Fetch, FetchThenReply, NoticeThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply,
-    ServerReply, ServerThread, StaticClient,
+    AnyCaller, BySend, CallId, Client, ClientOf, ClientOptions, ConnectError, DatagramReply, Dispatcher,
+    Fetch, FetchThenReply, NotifyThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply, ServerReply,
+    ServerThread, StaticClient, WithDoorbellByte,
 };
 use farcall_verbs::{Clock, MonotonicClock, Nanos, Provider};
 use serde::{Deserialize, Serialize};
@@ -365,7 +365,7 @@ type Run = fn(&CallClient, ClientOptions, Connected<'_>) -> Result<CallRun, Expe
 fn run_of(preset: &str) -> Option<Run> {
     Some(match preset {
         "server-reply" => run::<ServerReply>,
-        "l5" => run::<ByByte<ServerReply>>,
+        "l5" => run::<WithDoorbellByte<ServerReply>>,
         "uc-rpc" => run::<OverUc<ServerReply>>,
         "herd" => run::<OverUc<DatagramReply>>,
         "ud-rpc" => run::<OverUd<DatagramReply>>,
@@ -374,7 +374,7 @@ fn run_of(preset: &str) -> Option<Run> {
         "write-send" => run::<SendReply>,
         "send-write" => run::<BySend<ServerReply>>,
         "send-send" => run::<BySend<SendReply>>,
-        "rdma-memcached" => run::<BySend<NoticeThenFetch>>,
+        "rdma-memcached" => run::<BySend<NotifyThenFetch>>,
         _ => return None,
     })
 }

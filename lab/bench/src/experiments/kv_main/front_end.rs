@@ -15,8 +15,8 @@ use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::BatchSizing;
 use farcall_rpc::tune::Decision;
 use farcall_rpc::{
-    AnyCaller, ByByte, BySend, Caller, Client, ClientOptions, DatagramReply, Fetch, FetchThenReply,
-    NoticeThenFetch, OverUc, OverUd, Path, SendReply, ServerReply, StaticClient,
+    AnyCaller, BySend, Caller, Client, ClientOptions, DatagramReply, Fetch, FetchThenReply, NotifyThenFetch,
+    OverUc, OverUd, Path, SendReply, ServerReply, StaticClient, WithDoorbellByte,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -268,7 +268,7 @@ pub enum FrontEndTarget {
     /// Over verbs, with replies by WRITE.
     ServerReply(StaticTarget<ServerReply>),
     /// The same, with each request announced by a doorbell byte.
-    L5(StaticTarget<ByByte<ServerReply>>),
+    L5(StaticTarget<WithDoorbellByte<ServerReply>>),
     /// Over UC, with replies by WRITE.
     UcRpc(StaticTarget<OverUc<ServerReply>>),
     /// Over UC, with replies as datagrams.
@@ -284,7 +284,7 @@ pub enum FrontEndTarget {
     /// Over verbs, with requests and replies by SEND.
     SendSend(StaticTarget<BySend<SendReply>>),
     /// Over verbs, with requests by SEND, and results announced by SEND and fetched.
-    RdmaMemcached(StaticTarget<BySend<NoticeThenFetch>>),
+    RdmaMemcached(StaticTarget<BySend<NotifyThenFetch>>),
     /// Over verbs, with results fetched by READ or replies by WRITE.
     RfRpc(StaticTarget<FetchThenReply>),
     /// Over verbs by any paths, in batches. Each call needs one dynamic dispatch, which is small compared with the

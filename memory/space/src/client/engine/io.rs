@@ -1,15 +1,15 @@
 //! Reads and writes of single pages of replicas.
 
 use bytes::Bytes;
-use farcall_io::{Buffer, Config, Direction, Done, Failure, Request};
+use farcall_io::{Buffer, Config, Direction, Request, TransferCompletion, TransferFailure};
 use farcall_verbs::Nanos;
 
-use super::noting::PIECES_MAX;
+use super::metadata::CHUNKS_MAX;
 use super::operation::Operation;
 use super::{BACKGROUND_MAX, Engine, Tag};
 use crate::client::PAGE_BYTES;
 use crate::client::config::ClientConfig;
-use crate::client::extent::Home;
+use crate::client::extent::ReplicaLocation;
 
 /// Maximum number of work requests in flight on one queue pair.
 pub(super) const SEND_DEPTH: u32 = 128;
@@ -22,7 +22,7 @@ pub(super) fn session_config(config: &ClientConfig) -> Config {
         work_max_bytes: (config.pool_bytes / 4).clamp(PAGE_BYTES, 1 << 20),
         // Pages are copied through the pool: no memory is registered per request.
         register_from_bytes: config.pool_bytes / 64 * 64,
-        outstanding: config.pages_max + BACKGROUND_MAX + 2 * PIECES_MAX,
+        outstanding: config.pages_max + BACKGROUND_MAX + 2 * CHUNKS_MAX,
         send_depth: SEND_DEPTH,
         ..Config::default()
     }
@@ -48,26 +48,28 @@ impl Engine {
 
     /// Starts an I/O request. If it cannot be started, its failure is handled in the next step.
     fn transfer(&mut self, id: u32, operation: &mut Operation, replica: u32, buffer: Buffer, now: Nanos) {
-        let (extent, at) = self.place(Self::page_of(operation));
-        let Some(home) = self.extents[extent].replica(replica).map(|replica| replica.home) else { return };
+        let (extent, at) = self.locate(Self::page_of(operation));
+        let Some(location) = self.extents[extent].replica(replica).map(|replica| replica.location) else {
+            return;
+        };
         let offset = (at * PAGE_BYTES) as u64;
-        match home {
-            Home::Node { donor, grant: Some(grant), .. } => {
+        match location {
+            ReplicaLocation::Node { node, grant: Some(grant), .. } => {
                 let tag = self.tag(id, operation, replica);
                 let direction = direction_of(&buffer);
                 let request = Request { direction, grant, offset, buffer, context: Tag::Page(tag) };
-                let session = self.donors[donor].session();
-                let refused = match session.map(|session| session.submit(request)) {
+                let session = self.nodes[node].session();
+                let error = match session.map(|session| session.submit(request)) {
                     Some(Ok(())) => return,
-                    Some(Err(refused)) => refused.why.to_string(),
+                    Some(Err(error)) => error.why.to_string(),
                     None => "there is no session".to_owned(),
                 };
-                self.later.push((tag, Err(())));
-                self.link_down(donor, refused, now);
+                self.finished_io.push((tag, Err(())));
+                self.end_session(node, error, now);
             }
-            Home::File { place } => {
+            ReplicaLocation::File { slot } => {
                 let context = self.tag(id, operation, replica);
-                let offset = place * self.config.slab_bytes + offset;
+                let offset = slot * self.config.slab_bytes + offset;
                 let result = self.spill.as_ref().ok_or(()).and_then(|spill| match buffer {
                     Buffer::Owned(bytes) => spill.read(offset, bytes).map(Bytes::from),
                     Buffer::Shared(bytes) => spill.write(offset, &bytes).map(|()| Bytes::new()),
@@ -76,52 +78,52 @@ impl Engine {
                 if result.is_err() {
                     self.spill_failed();
                 }
-                self.later.push((context, result));
+                self.finished_io.push((context, result));
             }
-            Home::Node { grant: None, .. } | Home::Away { .. } => {}
+            ReplicaLocation::Node { grant: None, .. } | ReplicaLocation::Away { .. } => {}
         }
     }
 
     /// Handles the completion of an I/O request.
-    pub(super) fn io_ended(&mut self, done: Done<Tag>, now: Nanos) {
-        let Done { context, buffer, result } = done;
+    pub(super) fn on_io_completed(&mut self, completion: TransferCompletion<Tag>, now: Nanos) {
+        let TransferCompletion { context, buffer, result } = completion;
         match context {
             Tag::Page(tag) => {
                 let result = result.map_err(|failure| self.replica_failed(tag.replica, &failure, now));
-                self.step_with(tag, result.map(|()| buffer.into_owned().unwrap_or_default().into()), now);
+                self.on_page_io(tag, result.map(|()| buffer.into_owned().unwrap_or_default().into()), now);
             }
             Tag::Run(tag) => {
                 let result = result.map_err(|failure| self.replica_failed(tag.replica, &failure, now));
-                self.run_landed(tag, result.map(|()| buffer), now);
+                self.on_run_io(tag, result.map(|()| buffer), now);
             }
-            Tag::Note { write, node } => match result {
-                Ok(()) => self.noted(write, node, now),
+            Tag::Metadata { write, node } => match result {
+                Ok(()) => self.on_metadata_written(write, node, now),
                 Err(failure) => self.session_failed(Some(node), failure.to_string(), now),
             },
-            Tag::Copy(node, tag) => match result {
-                Ok(()) => self.copied(tag, buffer.into_owned(), now),
+            Tag::Chunk(node, tag) => match result {
+                Ok(()) => self.chunk_transferred(tag, buffer.into_owned(), now),
                 Err(failure) => {
                     self.session_failed(Some(node), failure.to_string(), now);
-                    self.copy_failed(tag, now);
+                    self.chunk_failed(tag, now);
                 }
             },
         }
     }
 
     /// Handles a failed I/O request with a replica.
-    fn replica_failed(&mut self, replica: u32, failure: &Failure, now: Nanos) {
-        let mut donors = self.extents.iter().filter_map(|extent| extent.replica(replica)?.donor());
-        let donor = donors.next();
-        self.session_failed(donor, failure.to_string(), now);
+    fn replica_failed(&mut self, replica: u32, failure: &TransferFailure, now: Nanos) {
+        let mut holders = self.extents.iter().filter_map(|extent| extent.replica(replica)?.node());
+        let node = holders.next();
+        self.session_failed(node, failure.to_string(), now);
     }
 
     /// Handles a failed I/O request, whose session has ended.
-    fn session_failed(&mut self, donor: Option<usize>, why: String, now: Nanos) {
+    fn session_failed(&mut self, node: Option<usize>, why: String, now: Nanos) {
         // The request may belong to an earlier session: close only a session that has ended.
-        if let Some(donor) = donor
-            && self.donors[donor].session().is_some_and(|session| session.ended().is_some())
+        if let Some(node) = node
+            && self.nodes[node].session().is_some_and(|session| session.ended().is_some())
         {
-            self.link_down(donor, why, now);
+            self.end_session(node, why, now);
         }
     }
 }

@@ -6,39 +6,39 @@
 //! repaired. Consecutive full pages that need no special treatment form a *run* instead: one I/O request for all of
 //! them.
 
-mod claimed;
+mod attach_volume;
 mod io;
-mod kept;
-mod links;
+mod joining_node;
+mod maintenance;
 mod members;
-mod newcomer;
-mod noting;
+mod metadata;
 mod operation;
 mod redundancy;
 mod requests;
+mod resume;
 mod runs;
 mod scrub;
-mod upkeep;
+mod sessions;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use farcall_io::{Done, Handler, Poller, PollerConfig};
+use farcall_io::{Handler, Poller, PollerConfig, TransferCompletion};
 use farcall_link::{Nic, SplitMix64};
-use farcall_verbs::{Endpoint, Nanos, Next, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, WaitSet};
 
 use super::PAGE_BYTES;
 use super::buffers::Buffers;
-use super::config::{ClientConfig, Counts, Ended, IoError, OpenError, SpaceStatus};
-use super::donor::Donor;
+use super::config::{ClientConfig, CompletedRequest, Counts, IoError, OpenError, SpaceStatus};
 use super::extent::{Extent, Replica};
-use super::keep::Keep;
-use super::pages::Sums;
+use super::node_client::MemoryNodeClient;
+use super::pages::PageChecksums;
+use super::recovery_file::RecoveryFile;
 use super::spill::SpillFile;
-use newcomer::CopyTag;
-use noting::Noting;
+use joining_node::ChunkTag;
+use metadata::MetadataReplication;
 use operation::Operation;
 use redundancy::RedundancyReports;
 use requests::Requests;
@@ -51,12 +51,12 @@ pub(super) enum Tag {
     Page(PageTag),
     Run(RunTag),
     /// A metadata write to a member.
-    Note {
+    Metadata {
         write: u32,
         node: usize,
     },
     /// A chunk of metadata, read from a member or written to the joining node.
-    Copy(usize, CopyTag),
+    Chunk(usize, ChunkTag),
 }
 
 /// The operation and the replica of an I/O request.
@@ -68,19 +68,19 @@ pub(super) struct PageTag {
 
 /// Queue of completed I/O requests, until the engine takes them.
 #[derive(Clone, Default)]
-pub(super) struct Told(Arc<Mutex<Vec<Done<Tag>>>>);
+pub(super) struct CompletionSink(Arc<Mutex<Vec<TransferCompletion<Tag>>>>);
 
-impl Handler for Told {
+impl Handler for CompletionSink {
     type Context = Tag;
 
-    fn done(&self, done: Done<Tag>) {
+    fn on_completion(&self, completion: TransferCompletion<Tag>) {
         // The vector is consistent after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(completion);
     }
 }
 
-impl Told {
-    fn take(&self) -> Vec<Done<Tag>> {
+impl CompletionSink {
+    fn take(&self) -> Vec<TransferCompletion<Tag>> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -88,27 +88,27 @@ impl Told {
 /// Maximum number of concurrent operations that copy or scrub.
 const BACKGROUND_MAX: usize = 8;
 /// Interval between maintenance steps while work is pending.
-const LOOK_PERIOD: Duration = Duration::from_millis(10);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A client's address space.
 pub struct Engine {
     config: ClientConfig,
-    poller: Poller<Told>,
-    told: Told,
-    donors: Vec<Donor<Told>>,
+    poller: Poller<CompletionSink>,
+    completions: CompletionSink,
+    nodes: Vec<MemoryNodeClient<CompletionSink>>,
     extents: Vec<Extent>,
     spill: Option<SpillFile>,
-    sums: Sums,
+    checksums: PageChecksums,
     /// Seed of the page checksums.
     seed: u64,
     /// Recovery file for a successor process; `None` if the address space cannot be resumed.
-    keep: Option<Keep>,
+    recovery_file: Option<RecoveryFile>,
     /// Replication state of the volume metadata; `None` if the address space is not a volume.
-    noting: Option<Noting>,
+    metadata: Option<MetadataReplication>,
     /// `true` if the placement has changed and was not stored yet.
-    is_placement_new: bool,
+    placement_dirty: bool,
     /// Uncertain pages, of which a write failed: checksums of their possible contents besides the recorded one.
-    unsure: BTreeMap<u64, Vec<u64>>,
+    uncertain_pages: BTreeMap<u64, Vec<u64>>,
     operations: Vec<Option<Operation>>,
     unused: Vec<u32>,
     runs: Runs,
@@ -119,16 +119,16 @@ pub struct Engine {
     locks: HashMap<u64, VecDeque<u32>>,
     requests: Requests,
     /// I/O requests that completed immediately; handled in the next step.
-    later: Vec<(PageTag, Result<Bytes, ()>)>,
+    finished_io: Vec<(PageTag, Result<Bytes, ()>)>,
     /// Number of I/O requests in flight, by replica.
-    flying: BTreeMap<u32, u32>,
+    in_flight: BTreeMap<u32, u32>,
     /// Dropped replicas. Their slabs are returned when no I/O with them is in flight.
-    leaving: Vec<Replica>,
+    releasing: Vec<Replica>,
     background: usize,
     last_serial: u32,
     last_slab: u64,
     rng: SplitMix64,
-    look_at: Nanos,
+    next_maintenance_at: Nanos,
     counts: Counts,
     periodic_scrub: PeriodicScrub,
     reports: RedundancyReports,
@@ -145,24 +145,25 @@ impl Engine {
         let mut rng = SplitMix64::new(seed);
         // Ended sessions may still exist when others are opened.
         let depth = config.connections * usize::try_from(io::SEND_DEPTH).unwrap_or(0);
-        let completions = (4 * depth * config.node_room()) as u32;
+        let completions = (4 * depth * config.max_nodes()) as u32;
         let poller = Poller::new(nic, PollerConfig { completions, ..PollerConfig::default() })?;
         let extents = config.size_bytes.div_ceil(config.slab_bytes);
         let spill = config.spill.as_deref().map(SpillFile::create).transpose()?;
-        let donors = config.nodes.iter().map(|node| Donor::new(node.clone(), rng.next_u64())).collect();
+        let nodes =
+            config.nodes.iter().map(|node| MemoryNodeClient::new(node.clone(), rng.next_u64())).collect();
         let seed = rng.next_u64();
         Ok(Self {
             poller,
-            told: Told::default(),
-            donors,
+            completions: CompletionSink::default(),
+            nodes,
             extents: (0..extents).map(|_| Extent::default()).collect(),
             spill,
-            sums: Sums::new(seed),
+            checksums: PageChecksums::new(seed),
             seed,
-            keep: None,
-            noting: None,
-            is_placement_new: false,
-            unsure: BTreeMap::new(),
+            recovery_file: None,
+            metadata: None,
+            placement_dirty: false,
+            uncertain_pages: BTreeMap::new(),
             operations: Vec::new(),
             unused: Vec::new(),
             runs: Runs::default(),
@@ -170,15 +171,15 @@ impl Engine {
             ready: VecDeque::new(),
             locks: HashMap::new(),
             requests: Requests::new(),
-            later: Vec::new(),
-            flying: BTreeMap::new(),
-            leaving: Vec::new(),
+            finished_io: Vec::new(),
+            in_flight: BTreeMap::new(),
+            releasing: Vec::new(),
             background: 0,
             last_serial: 0,
             // The numbers of slabs are independent of those of other clients.
             last_slab: 0,
             rng,
-            look_at: Nanos(0),
+            next_maintenance_at: Nanos(0),
             counts: Counts::default(),
             periodic_scrub: PeriodicScrub::default(),
             reports: RedundancyReports::default(),
@@ -192,12 +193,15 @@ impl Engine {
     }
 
     /// Returns a completed request.
-    pub fn next_ended(&mut self) -> Option<Ended> {
-        self.keep_placement();
+    pub fn next_completed(&mut self) -> Option<CompletedRequest> {
+        self.save_placement();
         if self.is_fenced() {
-            return self.requests.next_ended().map(|ended| Ended { result: Err(IoError::Fenced), ..ended });
+            return self
+                .requests
+                .next_completed()
+                .map(|completed| CompletedRequest { result: Err(IoError::Fenced), ..completed });
         }
-        self.is_placement_noted().then(|| self.requests.next_ended())?
+        self.is_placement_committed().then(|| self.requests.next_completed())?
     }
 
     /// Returns the cache that provides the buffers of reads and accepts them back.
@@ -212,21 +216,26 @@ impl Engine {
 
     /// Returns the status of the address space.
     pub fn status(&self) -> SpaceStatus {
-        let on = |donor| {
+        let node_replicas = |node| {
             let replicas = self.extents.iter().flat_map(|extent| &extent.replicas);
-            replicas.filter(|replica| replica.donor() == Some(donor)).count()
+            replicas.filter(|replica| replica.node() == Some(node)).count()
         };
         let used = || self.extents.iter().filter(|extent| extent.is_touched);
         let redundancy = self.redundancy();
         SpaceStatus {
-            nodes: self.donors.iter().enumerate().map(|(at, donor)| donor.status(on(at))).collect(),
+            nodes: self
+                .nodes
+                .iter()
+                .enumerate()
+                .map(|(at, client)| client.status(node_replicas(at)))
+                .collect(),
             extents: redundancy.slabs as usize,
             // A replica counts when the next client would find it.
-            degraded: (redundancy.degraded as usize).max(usize::from(!self.is_placement_noted())),
+            degraded: (redundancy.degraded as usize).max(usize::from(!self.is_placement_committed())),
             copying: redundancy.copying as usize,
             lost: redundancy.lost as usize,
             spilled: used()
-                .filter(|extent| extent.replicas.iter().any(|replica| replica.donor().is_none()))
+                .filter(|extent| extent.replicas.iter().any(|replica| replica.node().is_none()))
                 .count(),
             table_bytes: self.extents.iter().map(|extent| extent.pages.table_bytes()).sum(),
             counts: self.counts,
@@ -234,12 +243,12 @@ impl Engine {
     }
 
     /// Returns the extent of a page, and the index of the page in it.
-    const fn place(&self, page: u64) -> (usize, usize) {
-        let pages = self.pages_an_extent();
+    const fn locate(&self, page: u64) -> (usize, usize) {
+        let pages = self.pages_per_extent();
         ((page / pages) as usize, (page % pages) as usize)
     }
 
-    const fn pages_an_extent(&self) -> u64 {
+    const fn pages_per_extent(&self) -> u64 {
         self.config.slab_bytes / PAGE_BYTES as u64
     }
 
@@ -261,28 +270,28 @@ impl Engine {
 }
 
 impl Endpoint for Engine {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         let polled = self.poller.progress(now);
-        self.note_placement(now);
+        self.write_placement(now);
         let mut any = self.step_ready(now);
-        for done in self.told.take() {
+        for completion in self.completions.take() {
             any = true;
-            self.io_ended(done, now);
+            self.on_io_completed(completion, now);
         }
-        for (tag, result) in std::mem::take(&mut self.later) {
+        for (tag, result) in std::mem::take(&mut self.finished_io) {
             any = true;
-            self.step_with(tag, result, now);
+            self.on_page_io(tag, result, now);
         }
-        if now >= self.look_at {
-            any |= self.look(now);
+        if now >= self.next_maintenance_at {
+            any |= self.run_maintenance(now);
         }
         if any
-            || polled == Next::Again
+            || polled == Progress::Again
             || self.is_placement_due()
             || !self.ready.is_empty()
-            || !self.later.is_empty()
+            || !self.finished_io.is_empty()
         {
-            Next::Again
+            Progress::Again
         } else {
             self.idle()
         }
@@ -298,8 +307,13 @@ impl Endpoint for Engine {
 }
 
 impl Engine {
-    fn idle(&self) -> Next {
-        let donors = self.donors.iter().filter_map(Donor::due).min();
-        Next::Idle { until: Nanos::earlier(donors.map(|due| due.max(self.look_at)), self.look_due()) }
+    fn idle(&self) -> Progress {
+        let nodes = self.nodes.iter().filter_map(MemoryNodeClient::due).min();
+        Progress::Idle {
+            until: Nanos::earlier(
+                nodes.map(|due| due.max(self.next_maintenance_at)),
+                self.next_maintenance(),
+            ),
+        }
     }
 }

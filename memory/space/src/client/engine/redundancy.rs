@@ -5,8 +5,8 @@ use std::time::Duration;
 use farcall_verbs::Nanos;
 
 use super::Engine;
-use crate::client::donor::Call;
 use crate::client::extent::{Extent, Replica};
+use crate::client::node_client::Call;
 use crate::wire::Redundancy;
 
 /// Minimum interval between two reports to one node: while slabs are copied, the number of them changes often.
@@ -46,8 +46,8 @@ impl Engine {
         for extent in self.extents.iter().filter(|extent| extent.is_touched) {
             let has_all = |replica: &&Replica| replica.is_in_sync() && !replica.is_away();
             let in_sync = extent.replicas.iter().filter(has_all).count();
-            let is_copying =
-                !extent.placing.is_empty() || extent.replicas.iter().any(|replica| !replica.is_in_sync());
+            let is_copying = !extent.requested_slabs.is_empty()
+                || extent.replicas.iter().any(|replica| !replica.is_in_sync());
             redundancy.slabs += 1;
             redundancy.degraded += u32::from(in_sync < self.config.replicas);
             redundancy.copying += u32::from(is_copying);
@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// Returns whether every replica is in sync and reachable, and none is missing.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_fully_replicated(&self) -> bool {
         let is_whole = |extent: &Extent| {
             let can_be_read = |replica: &Replica| replica.is_in_sync() && replica.is_reachable();
             extent.replicas.len() >= self.config.replicas && extent.replicas.iter().all(can_be_read)
@@ -70,25 +70,26 @@ impl Engine {
         let redundancy = self.redundancy();
         self.log_redundancy(redundancy);
         self.reports.is_due = false;
-        for node in 0..self.donors.len() {
+        for node in 0..self.nodes.len() {
             let held_back = self.slabs_held_back(node);
-            let donor = &mut self.donors[node];
-            let (scrubs, repaired) = (donor.scrubs.complete, self.counts.repaired);
-            let is_scrubbing = donor.scrubs.begun > scrubs;
-            let scrubbed = if is_scrubbing { self.requests.scrubbed_for_nodes() } else { donor.scrubs.pages };
+            let client = &mut self.nodes[node];
+            let (scrubs, repaired) = (client.scrubs.complete, self.counts.repaired);
+            let is_scrubbing = client.scrubs.begun > scrubs;
+            let scrubbed =
+                if is_scrubbing { self.requests.scrubbed_for_nodes() } else { client.scrubs.pages };
             let redundancy = Redundancy { held_back, scrubs, scrubbed, repaired, ..redundancy };
-            if !donor.takes_reports || !donor.is_up() || donor.lease.is_none() || donor.is_ending {
+            if !client.supports_reports || !client.is_up() || client.lease.is_none() || client.is_ending {
                 continue;
             }
-            if donor.reported == Some(redundancy) || donor.calls.contains(&Call::Report) {
+            if client.reported == Some(redundancy) || client.calls.contains(&Call::Report) {
                 continue;
             }
-            if now < donor.report_at {
+            if now < client.report_at {
                 self.reports.is_due = true;
                 continue;
             }
-            (donor.reported, donor.report_at) = (Some(redundancy), now + REPORT_INTERVAL);
-            donor.calls.push_back(Call::Report);
+            (client.reported, client.report_at) = (Some(redundancy), now + REPORT_INTERVAL);
+            client.calls.push_back(Call::Report);
         }
     }
 
@@ -127,24 +128,23 @@ impl Engine {
     /// Returns the number of slabs that stay on a draining node because fewer replicas than configured would remain
     /// and none can be created elsewhere.
     fn slabs_held_back(&self, node: usize) -> u32 {
-        let room = self.donors[node].room;
+        let room = self.nodes[node].room;
         if !room.is_draining || room.is_forced() {
             return 0;
         }
         let is_held_back = |extent: &&Extent| {
             extent.is_touched
-                && extent.placing.is_empty()
+                && extent.requested_slabs.is_empty()
                 && extent.replicas.iter().all(Replica::is_in_sync)
-                && extent.replicas.iter().any(|replica| replica.donor() == Some(node))
-                && self.replicas_that_stay(extent) < self.config.replicas
-                && !(0..self.donors.len()).any(|other| self.donors[other].has_room() && !extent.is_on(other))
+                && extent.replicas.iter().any(|replica| replica.node() == Some(node))
+                && self.lasting_replicas(extent) < self.config.replicas
+                && !(0..self.nodes.len()).any(|other| self.nodes[other].has_room() && !extent.is_on(other))
         };
         self.extents.iter().filter(is_held_back).count() as u32
     }
 
-    fn replicas_that_stay(&self, extent: &Extent) -> usize {
-        let stays =
-            |replica: &&Replica| replica.donor().is_none_or(|donor| !self.donors[donor].room.is_draining);
+    fn lasting_replicas(&self, extent: &Extent) -> usize {
+        let stays = |replica: &&Replica| replica.node().is_none_or(|node| !self.nodes[node].room.is_draining);
         extent.replicas.iter().filter(stays).count()
     }
 }

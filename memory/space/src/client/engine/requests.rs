@@ -7,13 +7,13 @@ use bytes::Bytes;
 use farcall_verbs::Nanos;
 
 use super::Engine;
-use super::noting::Noting;
-use super::operation::{Aim, Operation};
-use super::runs::Ahead;
+use super::metadata::MetadataReplication;
+use super::operation::{Operation, OperationKind};
+use super::runs::RunPages;
 use crate::client::PAGE_BYTES;
-use crate::client::config::{Ended, IoError, Refused, Request, Work};
+use crate::client::config::{CompletedRequest, IoError, Request, SubmitError, Work};
 use crate::client::extent::Replica;
-use crate::client::keep::{End, Unfinished};
+use crate::client::recovery_file::{End, UnfinishedWrite};
 
 /// A request in progress.
 struct Pending {
@@ -57,7 +57,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Creates a part that is a complete page, `of_request` bytes after the start of its request.
-    pub const fn whole(request: u32, of_request: usize) -> Self {
+    pub const fn full_page(request: u32, of_request: usize) -> Self {
         Self { request, of_page: 0..PAGE_BYTES, of_request: of_request..of_request + PAGE_BYTES, end: None }
     }
 }
@@ -67,10 +67,10 @@ pub(super) struct Requests {
     unused: Vec<u32>,
     /// Number of pages of all requests in progress.
     pages: usize,
-    ended: VecDeque<Ended>,
+    completed: VecDeque<CompletedRequest>,
     /// Repeated writes of an earlier process. No other request is accepted until they have completed: if this process
     /// exits as well, repeating them again must not overwrite later writes.
-    redone: BTreeSet<u32>,
+    repeated: BTreeSet<u32>,
     /// The scrub in progress.
     pub scrub: Option<Scrub>,
     /// Tokens of the queued scrubs; `None` for the one requested by nodes.
@@ -85,7 +85,7 @@ pub(super) struct Scrub {
     /// Token of the user's request; `None` if nodes requested it.
     token: Option<u64>,
     pub next: u64,
-    pub under_way: u32,
+    pub in_flight: u32,
 }
 
 impl Requests {
@@ -94,16 +94,16 @@ impl Requests {
             pending: Vec::new(),
             unused: Vec::new(),
             pages: 0,
-            ended: VecDeque::new(),
-            redone: BTreeSet::new(),
+            completed: VecDeque::new(),
+            repeated: BTreeSet::new(),
             scrub: None,
             waiting_scrubs: VecDeque::new(),
             scrubbed_for_nodes: 0,
         }
     }
 
-    pub fn next_ended(&mut self) -> Option<Ended> {
-        self.ended.pop_front()
+    pub fn next_completed(&mut self) -> Option<CompletedRequest> {
+        self.completed.pop_front()
     }
 
     pub fn pending(&self) -> usize {
@@ -112,8 +112,8 @@ impl Requests {
         self.pending.len() - self.unused.len() + scrubs
     }
 
-    /// Reserves the numbers of another process's requests, which [`Engine::redo`] starts again. The numbers between
-    /// are free.
+    /// Reserves the numbers of another process's requests, which [`Engine::repeat_writes`] starts again. The numbers
+    /// between are free.
     pub fn reserve(&mut self, taken: &[u32]) {
         let count = taken.iter().max().map_or(0, |last| last + 1);
         self.pending.resize_with(count as usize, || None);
@@ -143,7 +143,7 @@ impl Requests {
     }
 
     /// Lends the buffer of a read whose `len_bytes` bytes are all read by one I/O request.
-    pub fn lend(&mut self, id: u32, len_bytes: usize) -> Option<Vec<u8>> {
+    pub fn lend_buffer(&mut self, id: u32, len_bytes: usize) -> Option<Vec<u8>> {
         match self.pending[id as usize].as_mut().map(|pending| &mut pending.data) {
             Some(Data::Read(bytes)) if bytes.len() == len_bytes => Some(std::mem::take(bytes)),
             _ => None,
@@ -157,7 +157,7 @@ impl Requests {
     }
 
     /// Returns a lent buffer, with the bytes that were read.
-    pub fn give_back(&mut self, id: u32, buffer: Vec<u8>) {
+    pub fn return_buffer(&mut self, id: u32, buffer: Vec<u8>) {
         if let Some(Data::Read(bytes)) = self.pending[id as usize].as_mut().map(|pending| &mut pending.data) {
             *bytes = buffer;
         }
@@ -165,7 +165,7 @@ impl Requests {
 
     /// Records the end of a part. The result of a read contains the page unless it is already in the buffer of the
     /// request. Returns the pages of the request if it is a write that is complete now.
-    pub fn part_ended(&mut self, part: &Part, result: Result<Option<&[u8]>, IoError>) -> Option<Range<u64>> {
+    pub fn finish_part(&mut self, part: &Part, result: Result<Option<&[u8]>, IoError>) -> Option<Range<u64>> {
         self.pages -= 1;
         let slot = &mut self.pending[part.request as usize];
         let pending = slot.as_mut()?;
@@ -186,13 +186,13 @@ impl Requests {
             Data::Read(bytes) => (bytes, None),
             Data::Write(bytes) => (Vec::new(), Some(pages_of(offset, bytes.len()))),
         };
-        self.ended.push_back(Ended { token, result: error.map_or(Ok(read), Err) });
+        self.completed.push_back(CompletedRequest { token, result: error.map_or(Ok(read), Err) });
         written
     }
 
     /// Completes a write of user metadata.
-    pub fn note_ended(&mut self, token: u64, result: Result<Vec<u8>, IoError>) {
-        self.ended.push_back(Ended { token, result });
+    pub fn complete(&mut self, token: u64, result: Result<Vec<u8>, IoError>) {
+        self.completed.push_back(CompletedRequest { token, result });
     }
 
     /// Queues a scrub, which begins when those before it have ended; `None` is that of nodes.
@@ -214,18 +214,18 @@ impl Requests {
     }
 
     /// Records that the scrub in progress has begun to read a page.
-    pub fn scrub_reads(&mut self, page: u64) {
+    pub fn count_scrubbed(&mut self, page: u64) {
         if let Some(scrub) = &mut self.scrub {
-            (scrub.next, scrub.under_way) = (page + 1, scrub.under_way + 1);
+            (scrub.next, scrub.in_flight) = (page + 1, scrub.in_flight + 1);
             self.scrubbed_for_nodes += u64::from(scrub.token.is_none());
         }
     }
 
     /// Ends the scrub in progress, and begins the next one. Returns whether it was that of nodes.
-    pub fn scrub_ended(&mut self) -> bool {
+    pub fn finish_scrub(&mut self) -> bool {
         let Some(scrub) = self.scrub.take() else { return false };
         if let Some(token) = scrub.token {
-            self.ended.push_back(Ended { token, result: Ok(Vec::new()) });
+            self.completed.push_back(CompletedRequest { token, result: Ok(Vec::new()) });
         }
         self.next_scrub();
         scrub.token.is_none()
@@ -233,7 +233,7 @@ impl Requests {
 
     fn next_scrub(&mut self) {
         let next = self.waiting_scrubs.pop_front();
-        self.scrub = next.map(|token| Scrub { token, next: 0, under_way: 0 });
+        self.scrub = next.map(|token| Scrub { token, next: 0, in_flight: 0 });
         if next == Some(None) {
             self.scrubbed_for_nodes = 0;
         }
@@ -249,87 +249,87 @@ fn pages_of(offset: u64, len_bytes: usize) -> Range<u64> {
 impl Engine {
     /// Returns whether a request of `pages` pages would be accepted now.
     pub fn has_room(&self, pages: usize) -> bool {
-        self.requests.redone.is_empty() && self.requests.pages + pages <= self.config.pages_max
+        self.requests.repeated.is_empty() && self.requests.pages + pages <= self.config.pages_max
     }
 
     /// Returns whether a page has been written, or may have been.
     pub fn is_written(&self, page: u64) -> bool {
-        let (extent, at) = self.place(page);
-        self.extents[extent].pages.sum(at).is_some() || self.locks.contains_key(&page)
+        let (extent, at) = self.locate(page);
+        self.extents[extent].pages.checksum(at).is_some() || self.locks.contains_key(&page)
     }
 
     /// Returns whether a page is known to hold exactly these bytes: no operation holds it, no write of it has failed
     /// since the last one that succeeded, a replica is in sync, and the checksum matches. For a page that was never
     /// written, returns whether the bytes are zeros.
     pub fn holds(&self, page: u64, bytes: &[u8]) -> bool {
-        let (extent, at) = self.place(page);
+        let (extent, at) = self.locate(page);
         let extent = &self.extents[extent];
-        let is_unsure = self.unsure.contains_key(&page) || extent.pages.other(at).is_some();
+        let is_unsure = self.uncertain_pages.contains_key(&page) || extent.pages.alternative(at).is_some();
         if is_unsure || self.locks.contains_key(&page) {
             return false;
         }
-        let held = match extent.pages.sum(at) {
+        let expected = match extent.pages.checksum(at) {
             Some(sum) => extent.replicas.iter().any(Replica::is_in_sync).then_some(sum),
-            None => Some(self.sums.of_zeros(page)),
+            None => Some(self.checksums.zeros_checksum(page)),
         };
-        held == Some(self.sums.of(page, bytes))
+        expected == Some(self.checksums.of(page, bytes))
     }
 
-    /// Accepts a request. Requests that share a page are executed in order. [`Engine::next_ended`] returns a request
-    /// when it has completed.
+    /// Accepts a request. Requests that share a page are executed in order. [`Engine::next_completed`] returns a
+    /// request when it has completed.
     ///
     /// # Errors
     /// Returns an error if the range is not within the address space, or if too many pages are in progress.
-    pub fn submit(&mut self, request: Request, now: Nanos) -> Result<(), Refused> {
+    pub fn submit(&mut self, request: Request, now: Nanos) -> Result<(), SubmitError> {
         let Request { token, offset, work } = request;
-        let is_read_only = self.noting.as_ref().is_some_and(Noting::is_read_only);
-        if is_read_only && matches!(work, Work::Write(_) | Work::Note(_)) {
-            self.requests.note_ended(token, Err(IoError::ReadOnly));
+        let is_read_only = self.metadata.as_ref().is_some_and(MetadataReplication::is_read_only);
+        if is_read_only && matches!(work, Work::Write(_) | Work::WriteMetadata(_)) {
+            self.requests.complete(token, Err(IoError::ReadOnly));
             return Ok(());
         }
         let (len_bytes, is_read) = match &work {
             Work::Read { len_bytes } => (*len_bytes, true),
             Work::Write(bytes) => (bytes.len(), false),
-            Work::Note(bytes) => return self.submit_note(token, offset, bytes, now),
+            Work::WriteMetadata(bytes) => return self.submit_metadata(token, offset, bytes, now),
             Work::Scrub => {
                 self.requests.begin_scrub(Some(token));
-                self.look_at = now;
+                self.next_maintenance_at = now;
                 return Ok(());
             }
         };
         let size_bytes = self.config.size_bytes;
         let end = offset.checked_add(len_bytes as u64).filter(|end| *end <= size_bytes && len_bytes > 0);
-        end.ok_or(Refused::Range { offset, len_bytes, size_bytes })?;
+        end.ok_or(SubmitError::Range { offset, len_bytes, size_bytes })?;
         let pages = pages_of(offset, len_bytes);
         let count = (pages.end - pages.start) as usize;
         if !self.has_room(count) {
-            return Err(Refused::Full { pages: self.requests.pages, pages_max: self.config.pages_max });
+            return Err(SubmitError::Full { pages: self.requests.pages, pages_max: self.config.pages_max });
         }
         let data = match work {
             Work::Write(bytes) => Data::Write(bytes),
             _ => Data::Read(self.buffers.take(len_bytes)),
         };
         let id = self.requests.begin(Pending { token, offset, data, left: count, error: None });
-        if !is_read && let Some(keep) = &mut self.keep {
-            keep.begin(id, offset, &self.requests.bytes(id));
+        if !is_read && let Some(recovery_file) = &mut self.recovery_file {
+            recovery_file.add_write(id, offset, &self.requests.bytes(id));
         }
         self.begin_parts(id, pages, [false; 2], now);
         Ok(())
     }
 
     /// Repeats writes that another process had begun, before all other requests.
-    pub(super) fn redo(&mut self, unfinished: Vec<Unfinished>, now: Nanos) {
+    pub(super) fn repeat_writes(&mut self, unfinished: Vec<UnfinishedWrite>, now: Nanos) {
         self.requests.reserve(&unfinished.iter().map(|unfinished| unfinished.slot).collect::<Vec<_>>());
-        for Unfinished { slot, order, offset, bytes, recorded } in unfinished {
+        for UnfinishedWrite { slot, order, offset, bytes, recorded } in unfinished {
             let pages = pages_of(offset, bytes.len());
             let left = (pages.end - pages.start) as usize;
             if left == 0 {
-                self.write_over(slot, pages);
+                self.record_write_done(slot, pages);
                 self.requests.unused.push(slot);
                 continue;
             }
             // The token is unused: the caller's process has exited.
-            self.requests.redone.insert(slot);
+            self.requests.repeated.insert(slot);
             let pending = Pending {
                 token: u64::MAX - order,
                 offset,
@@ -351,7 +351,7 @@ impl Engine {
         let page_bytes = PAGE_BYTES as u64;
         let deadline = now + self.config.patience;
         // Full pages that need no special treatment form runs.
-        let whole = match recorded {
+        let full_pages = match recorded {
             [false, false] => offset.div_ceil(page_bytes)..end / page_bytes,
             _ => 0..0,
         };
@@ -359,10 +359,11 @@ impl Engine {
         while next < pages.end {
             let page = next;
             next += 1;
-            if whole.contains(&page) {
+            if full_pages.contains(&page) {
                 let of_request = (page * page_bytes - offset) as usize;
-                let ahead = Ahead { request: id, pages: page..whole.end, of_request, is_read, deadline };
-                let taken = self.begin_run(ahead, now);
+                let run_pages =
+                    RunPages { request: id, pages: page..full_pages.end, of_request, is_read, deadline };
+                let taken = self.start_run(run_pages, now);
                 if taken > 0 {
                     next = page + taken;
                     continue;
@@ -383,19 +384,19 @@ impl Engine {
                 of_request: (from - offset) as usize..(to - offset) as usize,
                 end: cut,
             };
-            let aim = if is_read { Aim::Read(part) } else { Aim::Write(part) };
-            self.begin(Operation::new(page, aim, deadline));
+            let kind = if is_read { OperationKind::Read(part) } else { OperationKind::Write(part) };
+            self.begin(Operation::new(page, kind, deadline));
         }
         self.step_ready(now);
     }
 
     /// Stores the content of the pages of a write that succeeded or failed, before its result is reported.
-    pub(super) fn write_over(&mut self, slot: u32, pages: Range<u64>) {
-        self.keep_placement();
-        self.keep_pages(pages);
-        self.requests.redone.remove(&slot);
-        if let Some(keep) = &mut self.keep {
-            keep.end(slot);
+    pub(super) fn record_write_done(&mut self, slot: u32, pages: Range<u64>) {
+        self.save_placement();
+        self.save_pages(pages);
+        self.requests.repeated.remove(&slot);
+        if let Some(recovery_file) = &mut self.recovery_file {
+            recovery_file.remove_write(slot);
         }
     }
 }

@@ -14,24 +14,24 @@ use bytes::Bytes;
 use farcall_io::{Buffer, Direction, Request};
 use farcall_verbs::Nanos;
 
-use super::operation::{Aim, Operation};
+use super::maintenance::LATE_INTERVAL;
+use super::operation::{Operation, OperationKind};
 use super::requests::Part;
-use super::upkeep::LATE_PERIOD;
 use super::{Engine, Tag};
-use crate::client::extent::{Home, Replica};
-use crate::client::{PAGE_BYTES, PIECE_PAGES};
+use crate::client::extent::{Replica, ReplicaLocation};
+use crate::client::{PAGE_BYTES, PART_PAGES};
 
 /// Maximum number of pages of a written run. A longer write has several runs: one is posted while the next is copied.
 const WRITTEN_PAGES_MAX: u64 = 64;
 /// Maximum number of pages of a read run: a complete part of a request, whose bytes need not be copied.
-const READ_PAGES_MAX: u64 = PIECE_PAGES as u64;
+const READ_PAGES_MAX: u64 = PART_PAGES as u64;
 /// Divisor of the length of the pool: maximum length of a run, which is copied through the pool.
 const SHARE_OF_POOL: usize = 4;
 /// Minimum number of pages of a run; fewer pages are operations.
 const PAGES_MIN: u64 = 2;
 
 /// Consecutive full pages of a request.
-pub(super) struct Ahead {
+pub(super) struct RunPages {
     pub request: u32,
     pub pages: Range<u64>,
     /// Offset in bytes of the first of them in the request.
@@ -49,21 +49,21 @@ pub(in crate::client) struct RunTag {
 
 /// A run in progress.
 struct Run {
-    ahead: Ahead,
+    pages_of_run: RunPages,
     /// Bytes to write; empty for a read.
     bytes: Bytes,
     /// Replicas at the start of the run.
     targets: Vec<u32>,
     /// Replicas of `targets` that are still to be written: in a volume, one at a time.
     left: Vec<u32>,
-    flying: Vec<u32>,
+    in_flight: Vec<u32>,
     /// `true` if part of a written run may have been stored.
     was_posted: bool,
     has_failed: bool,
     /// Bytes that were read.
     found: Option<Vec<u8>>,
     /// Time at which the sessions of replicas that are still in flight are closed.
-    look_at: Nanos,
+    stalled_at: Nanos,
 }
 
 /// Runs in progress, by number.
@@ -81,9 +81,9 @@ impl Runs {
     /// Returns the replicas whose I/O requests are late.
     pub fn stalled(&mut self, now: Nanos) -> Vec<u32> {
         let mut stalled = Vec::new();
-        for run in self.runs.iter_mut().flatten().filter(|run| run.look_at <= now) {
-            run.look_at = now + LATE_PERIOD;
-            stalled.extend_from_slice(&run.flying);
+        for run in self.runs.iter_mut().flatten().filter(|run| run.stalled_at <= now) {
+            run.stalled_at = now + LATE_INTERVAL;
+            stalled.extend_from_slice(&run.in_flight);
         }
         stalled
     }
@@ -107,223 +107,236 @@ impl Runs {
 
 impl Engine {
     /// Starts a run with as many of these pages as possible. Returns their number, 0 if there is no run.
-    pub(super) fn begin_run(&mut self, mut ahead: Ahead, now: Nanos) -> u64 {
-        let first = ahead.pages.start;
-        let (extent, at) = self.place(first);
-        let is_noted = self.noting.is_some() && !ahead.is_read;
-        if ahead.pages.end - first < PAGES_MIN
-            || (is_noted
-                && (!self.is_placement_noted() || self.is_fenced() || self.extents[extent].is_lost()))
+    pub(super) fn start_run(&mut self, mut pages_of_run: RunPages, now: Nanos) -> u64 {
+        let first = pages_of_run.pages.start;
+        let (extent, at) = self.locate(first);
+        let is_intent_committed = self.metadata.is_some() && !pages_of_run.is_read;
+        if pages_of_run.pages.end - first < PAGES_MIN
+            || (is_intent_committed
+                && (!self.is_placement_committed() || self.is_fenced() || self.extents[extent].is_lost()))
         {
             return 0;
         }
-        let targets = match ahead.is_read {
-            true => self.reader(extent, first / READ_PAGES_MAX).map(|serial| vec![serial]),
+        let targets = match pages_of_run.is_read {
+            true => self.replica_to_read(extent, first / READ_PAGES_MAX).map(|serial| vec![serial]),
             false => self.write_targets(extent, now),
         };
-        let can_reach = |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_reached_node);
+        let can_reach =
+            |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_connected_node);
         let Some(targets) = targets.filter(|targets| targets.iter().all(can_reach)) else { return 0 };
-        let of_pool = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
-        let most = if ahead.is_read { READ_PAGES_MAX } else { WRITTEN_PAGES_MAX };
-        let room = (self.pages_an_extent() - at as u64).min(most).min(of_pool);
-        ahead.pages.end = ahead.pages.end.min(first + room);
-        let plain = ahead.pages.clone().take_while(|page| self.is_plain(*page, ahead.is_read)).count() as u64;
+        let pool_pages = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
+        let most = if pages_of_run.is_read { READ_PAGES_MAX } else { WRITTEN_PAGES_MAX };
+        let room = (self.pages_per_extent() - at as u64).min(most).min(pool_pages);
+        pages_of_run.pages.end = pages_of_run.pages.end.min(first + room);
+        let plain = pages_of_run
+            .pages
+            .clone()
+            .take_while(|page| self.can_join_run(*page, pages_of_run.is_read))
+            .count() as u64;
         if plain < PAGES_MIN {
             return 0;
         }
-        ahead.pages.end = first + plain;
-        ahead.pages.clone().for_each(|page| drop(self.locks.insert(page, VecDeque::new())));
+        pages_of_run.pages.end = first + plain;
+        pages_of_run.pages.clone().for_each(|page| drop(self.locks.insert(page, VecDeque::new())));
         let len_bytes = plain as usize * PAGE_BYTES;
-        let bytes = match ahead.is_read {
+        let bytes = match pages_of_run.is_read {
             true => Bytes::new(),
-            false => self.requests.bytes(ahead.request).slice(ahead.of_request..ahead.of_request + len_bytes),
+            false => self
+                .requests
+                .bytes(pages_of_run.request)
+                .slice(pages_of_run.of_request..pages_of_run.of_request + len_bytes),
         };
-        let (look_at, pages, of_run) = (ahead.deadline, ahead.pages.clone(), bytes.clone());
-        let (left, flying) = (targets.clone(), Vec::new());
+        let (stalled_at, pages, of_run) = (pages_of_run.deadline, pages_of_run.pages.clone(), bytes.clone());
+        let (left, in_flight) = (targets.clone(), Vec::new());
         let (was_posted, has_failed, found) = (false, false, None);
         let id = self.runs.begin(Run {
-            ahead,
+            pages_of_run,
             bytes,
             targets,
             left,
-            flying,
+            in_flight,
             was_posted,
             has_failed,
             found,
-            look_at,
+            stalled_at,
         });
-        if is_noted {
+        if is_intent_committed {
             let sums = pages.clone().zip(of_run.chunks_exact(PAGE_BYTES));
-            let sums: Vec<u64> = sums.map(|(page, bytes)| self.sums.of(page, bytes)).collect();
-            self.note_run(id, pages, &sums, now);
+            let sums: Vec<u64> = sums.map(|(page, bytes)| self.checksums.of(page, bytes)).collect();
+            self.write_run_entries(id, pages, &sums, now);
         } else {
-            self.post_left(id, usize::MAX, now);
+            self.post_remaining(id, usize::MAX, now);
         }
         plain
     }
 
     /// Starts the writes of a run whose entries all members have.
-    pub(super) fn run_noted(&mut self, id: u32, now: Nanos) {
+    pub(super) fn start_run_writes(&mut self, id: u32, now: Nanos) {
         // One replica at a time: if the client exits in between, another one is consistent.
-        self.post_left(id, 1, now);
+        self.post_remaining(id, 1, now);
     }
 
     /// Starts the I/O of a run with up to `count` of the replicas left.
-    fn post_left(&mut self, id: u32, count: usize, now: Nanos) {
+    fn post_remaining(&mut self, id: u32, count: usize, now: Nanos) {
         let Some(run) = &mut self.runs.runs[id as usize] else { return };
         let replicas: Vec<u32> = run.left.drain(..count.min(run.left.len())).collect();
         run.was_posted = true;
-        run.flying.extend_from_slice(&replicas);
-        replicas.iter().for_each(|serial| self.flies(*serial));
+        run.in_flight.extend_from_slice(&replicas);
+        replicas.iter().for_each(|serial| self.io_started(*serial));
         replicas.into_iter().for_each(|replica| self.post_run(RunTag { run: id, replica }, now));
     }
 
     /// Fails the runs that wait for their entries to be committed, after this client has lost the volume.
-    pub(super) fn end_runs_to_be_noted(&mut self, now: Nanos) {
+    pub(super) fn fail_uncommitted_runs(&mut self, now: Nanos) {
         for id in 0..self.runs.runs.len() {
             if self.runs.runs[id].as_ref().is_some_and(|run| !run.was_posted)
                 && let Some(mut run) = self.runs.take(id as u32)
             {
                 run.has_failed = true;
-                self.write_run_over(&run, now);
+                self.finish_written_run(&run, now);
             }
         }
     }
 
     /// Returns whether a page can be part of a run.
-    fn is_plain(&self, page: u64, is_read: bool) -> bool {
-        let (extent, at) = self.place(page);
+    fn can_join_run(&self, page: u64, is_read: bool) -> bool {
+        let (extent, at) = self.locate(page);
         let pages = &self.extents[extent].pages;
         // No replica stores a page that was never written. A page of a volume may be uncertain.
         let is_known = match is_read {
-            true => pages.sum(at).is_some() && !self.is_unsettled(page),
-            false => pages.is_noted_as_held(at),
+            true => pages.checksum(at).is_some() && !self.is_uncertain(page),
+            false => pages.matches_entry(at),
         };
-        is_known && !self.locks.contains_key(&page) && !self.unsure.contains_key(&page)
+        is_known && !self.locks.contains_key(&page) && !self.uncertain_pages.contains_key(&page)
     }
 
     /// Returns the replica to read from: in-sync replicas in turn.
-    fn reader(&self, extent: usize, turn: u64) -> Option<u32> {
+    fn replica_to_read(&self, extent: usize, turn: u64) -> Option<u32> {
         let replicas = &self.extents[extent].replicas;
         let turn = turn as usize % replicas.len().max(1);
         let mut in_turn = replicas[turn..].iter().chain(&replicas[..turn]);
-        let found = in_turn.find(|replica| replica.is_in_sync() && is_on_reached_node(replica));
+        let found = in_turn.find(|replica| replica.is_in_sync() && is_on_connected_node(replica));
         found.map(|replica| replica.serial)
     }
 
     /// Starts the I/O of a run with a replica.
     fn post_run(&mut self, tag: RunTag, now: Nanos) {
         let Some(run) = &self.runs.runs[tag.run as usize] else { return };
-        let (extent, at) = self.place(run.ahead.pages.start);
-        let (is_read, request, written) = (run.ahead.is_read, run.ahead.request, run.bytes.clone());
-        let len_bytes = run.ahead.len_bytes();
-        let home = self.extents[extent].replica(tag.replica).map(|replica| replica.home);
-        let Some(Home::Node { donor, grant: Some(grant), .. }) = home else {
-            return self.run_landed(tag, Err(()), now);
+        let (extent, at) = self.locate(run.pages_of_run.pages.start);
+        let (is_read, request, written) =
+            (run.pages_of_run.is_read, run.pages_of_run.request, run.bytes.clone());
+        let len_bytes = run.pages_of_run.len_bytes();
+        let location = self.extents[extent].replica(tag.replica).map(|replica| replica.location);
+        let Some(ReplicaLocation::Node { node, grant: Some(grant), .. }) = location else {
+            return self.on_run_io(tag, Err(()), now);
         };
         let (direction, buffer) = match is_read {
             true => {
-                let lent = self.requests.lend(request, len_bytes);
-                (Direction::Read, lent.unwrap_or_else(|| self.buffers.take(len_bytes)).into())
+                let buffer = self.requests.lend_buffer(request, len_bytes);
+                (Direction::Read, buffer.unwrap_or_else(|| self.buffers.take(len_bytes)).into())
             }
             false => (Direction::Write, written.into()),
         };
         let (offset, context) = ((at * PAGE_BYTES) as u64, Tag::Run(tag));
         let request = Request { direction, grant, offset, buffer, context };
-        let refused = match self.donors[donor].session().map(|session| session.submit(request)) {
+        let error = match self.nodes[node].session().map(|session| session.submit(request)) {
             Some(Ok(())) => return,
-            Some(Err(refused)) => refused.why.to_string(),
+            Some(Err(error)) => error.why.to_string(),
             None => "there is no session".to_owned(),
         };
-        self.link_down(donor, refused, now);
-        self.run_landed(tag, Err(()), now);
+        self.end_session(node, error, now);
+        self.on_run_io(tag, Err(()), now);
     }
 
     /// Handles the completion of a run's I/O request with a replica.
-    pub(super) fn run_landed(&mut self, tag: RunTag, result: Result<Buffer, ()>, now: Nanos) {
-        self.landed(tag.replica);
+    pub(super) fn on_run_io(&mut self, tag: RunTag, result: Result<Buffer, ()>, now: Nanos) {
+        self.io_finished(tag.replica);
         let Some(run) = &mut self.runs.runs[tag.run as usize] else { return };
-        run.flying.retain(|serial| *serial != tag.replica);
+        run.in_flight.retain(|serial| *serial != tag.replica);
         match result {
             Ok(buffer) => run.found = buffer.into_owned(),
             Err(()) => run.has_failed = true,
         }
-        if !run.flying.is_empty() {
+        if !run.in_flight.is_empty() {
             return;
         }
         if !run.has_failed && !run.left.is_empty() {
-            return self.post_left(tag.run, 1, now);
+            return self.post_remaining(tag.run, 1, now);
         }
         if let Some(run) = self.runs.take(tag.run) {
-            if run.ahead.is_read { self.read_run_over(run, now) } else { self.write_run_over(&run, now) }
+            if run.pages_of_run.is_read {
+                self.finish_read_run(run, now)
+            } else {
+                self.finish_written_run(&run, now)
+            }
         }
     }
 
     /// Completes the pages of a read run that match their checksums. Each other page continues as an operation.
-    fn read_run_over(&mut self, run: Run, now: Nanos) {
-        let Run { ahead, found, targets, .. } = run;
+    fn finish_read_run(&mut self, run: Run, now: Nanos) {
+        let Run { pages_of_run, found, targets, .. } = run;
         let mut found = found.unwrap_or_default();
-        let mut wrong = self.wrong_pages(&ahead, &found).into_iter().peekable();
+        let mut wrong = self.wrong_pages(&pages_of_run, &found).into_iter().peekable();
         self.counts.runs_broken += u64::from(wrong.peek().is_some());
-        if self.requests.has_lent(ahead.request) {
+        if self.requests.has_lent(pages_of_run.request) {
             // The buffer was lost if the I/O failed.
-            found.resize(ahead.len_bytes(), 0);
-            self.requests.give_back(ahead.request, std::mem::take(&mut found));
+            found.resize(pages_of_run.len_bytes(), 0);
+            self.requests.return_buffer(pages_of_run.request, std::mem::take(&mut found));
         }
-        for (page, part) in ahead.parts() {
+        for (page, part) in pages_of_run.parts() {
             let Some((_, bytes)) = wrong.next_if(|(wrong, _)| *wrong == page) else {
-                let at = (page - ahead.pages.start) as usize * PAGE_BYTES;
+                let at = (page - pages_of_run.pages.start) as usize * PAGE_BYTES;
                 self.counts.pages_read += 1;
                 self.counts.pages_together += 1;
-                self.requests.part_ended(&part, Ok(found.get(at..at + PAGE_BYTES)));
+                self.requests.finish_part(&part, Ok(found.get(at..at + PAGE_BYTES)));
                 self.release(page);
                 continue;
             };
-            let mut operation = Operation::new(page, Aim::Read(part), ahead.deadline);
+            let mut operation = Operation::new(page, OperationKind::Read(part), pages_of_run.deadline);
             if let (Some(bytes), Some(replica)) = (bytes, targets.first()) {
-                self.page_came(&mut operation, *replica, bytes);
+                self.check_fetched_page(&mut operation, *replica, bytes);
             }
             self.begin_next(operation);
         }
-        self.buffers.keep(found);
+        self.buffers.recycle(found);
         self.step_ready(now);
     }
 
     /// Returns the pages that do not match their checksums, with the bytes that were read instead.
-    fn wrong_pages(&self, ahead: &Ahead, found: &[u8]) -> Vec<(u64, Option<Bytes>)> {
+    fn wrong_pages(&self, pages_of_run: &RunPages, found: &[u8]) -> Vec<(u64, Option<Bytes>)> {
         let is_right = |page: u64, bytes: &[u8]| {
-            let (extent, at) = self.place(page);
-            self.extents[extent].pages.sum(at) == Some(self.sums.of(page, bytes))
+            let (extent, at) = self.locate(page);
+            self.extents[extent].pages.checksum(at) == Some(self.checksums.of(page, bytes))
         };
         let mut chunks = found.chunks_exact(PAGE_BYTES);
-        let pages = ahead.pages.clone().map(|page| (page, chunks.next()));
+        let pages = pages_of_run.pages.clone().map(|page| (page, chunks.next()));
         let wrong = pages.filter(|(page, bytes)| !bytes.is_some_and(|bytes| is_right(*page, bytes)));
         wrong.map(|(page, bytes)| (page, bytes.map(Bytes::copy_from_slice))).collect()
     }
 
     /// Completes the pages of a written run if all present replicas have them. Otherwise some may have them, and each
     /// page is written again by an operation.
-    fn write_run_over(&mut self, run: &Run, now: Nanos) {
-        let Run { ahead, bytes, targets, has_failed, .. } = run;
-        let (extent, _) = self.place(ahead.pages.start);
+    fn finish_written_run(&mut self, run: &Run, now: Nanos) {
+        let Run { pages_of_run, bytes, targets, has_failed, .. } = run;
+        let (extent, _) = self.locate(pages_of_run.pages.start);
         let there = self.extents[extent].replicas.iter().map(|replica| &replica.serial);
         let is_whole = !has_failed && there.eq(targets);
         self.counts.runs_broken += u64::from(!is_whole);
-        for ((page, part), bytes) in ahead.parts().zip(bytes.chunks_exact(PAGE_BYTES)) {
-            let (sum, (_, at)) = (self.sums.of(page, bytes), self.place(page));
+        for ((page, part), bytes) in pages_of_run.parts().zip(bytes.chunks_exact(PAGE_BYTES)) {
+            let (sum, (_, at)) = (self.checksums.of(page, bytes), self.locate(page));
             if !is_whole {
                 if run.was_posted {
                     // Until then the page holds either content.
-                    self.may_hold(page, sum);
+                    self.mark_page_uncertain(page, sum);
                 }
-                self.begin_next(Operation::new(page, Aim::Write(part), ahead.deadline));
+                self.begin_next(Operation::new(page, OperationKind::Write(part), pages_of_run.deadline));
                 continue;
             }
             self.pages_of(extent).written(at, sum);
             self.counts.pages_written += 1;
             self.counts.pages_together += 1;
-            if let Some(pages) = self.requests.part_ended(&part, Ok(None)) {
-                self.write_over(part.request, pages);
+            if let Some(pages) = self.requests.finish_part(&part, Ok(None)) {
+                self.record_write_done(part.request, pages);
             }
             self.release(page);
         }
@@ -331,7 +344,7 @@ impl Engine {
     }
 }
 
-impl Ahead {
+impl RunPages {
     fn len_bytes(&self) -> usize {
         (self.pages.end - self.pages.start) as usize * PAGE_BYTES
     }
@@ -339,10 +352,10 @@ impl Ahead {
     /// Returns its pages, each with its part of the request.
     fn parts(&self) -> impl Iterator<Item = (u64, Part)> + use<> {
         let (request, of_request) = (self.request, self.of_request);
-        self.pages.clone().zip((of_request..).step_by(PAGE_BYTES).map(move |at| Part::whole(request, at)))
+        self.pages.clone().zip((of_request..).step_by(PAGE_BYTES).map(move |at| Part::full_page(request, at)))
     }
 }
 
-fn is_on_reached_node(replica: &Replica) -> bool {
-    matches!(replica.home, Home::Node { grant: Some(_), .. })
+fn is_on_connected_node(replica: &Replica) -> bool {
+    matches!(replica.location, ReplicaLocation::Node { grant: Some(_), .. })
 }

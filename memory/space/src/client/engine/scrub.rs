@@ -6,7 +6,7 @@ use std::time::Duration;
 use farcall_verbs::Nanos;
 
 use super::Engine;
-use super::operation::{Aim, Operation};
+use super::operation::{Operation, OperationKind};
 
 /// Interval between two steps of the periodic scrub.
 const STEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ impl Engine {
         let has_pages =
             self.config.scrub_pages_per_s > 0 && self.extents.iter().any(|extent| extent.is_touched);
         let PeriodicScrub { left, next_step_at, .. } = self.periodic_scrub;
-        has_pages.then_some(if left > 0 { self.look_at } else { next_step_at })
+        has_pages.then_some(if left > 0 { self.next_maintenance_at } else { next_step_at })
     }
 
     /// Begins a scrub if a node has requested one since the last one began. All nodes share one.
@@ -39,7 +39,7 @@ impl Engine {
             return;
         }
         let mut is_requested = false;
-        for scrubs in self.donors.iter_mut().map(|donor| &mut donor.scrubs) {
+        for scrubs in self.nodes.iter_mut().map(|client| &mut client.scrubs) {
             is_requested |= scrubs.requested > scrubs.begun;
             scrubs.begun = scrubs.requested;
         }
@@ -55,19 +55,23 @@ impl Engine {
             && let Some(scrub) = self.requests.scrub
         {
             let Some(page) = self.next_written(scrub.next) else {
-                if scrub.under_way > 0 {
+                if scrub.in_flight > 0 {
                     return;
                 }
                 let pages = self.requests.scrubbed_for_nodes();
-                if self.requests.scrub_ended() {
-                    let all = self.donors.iter_mut().map(|donor| &mut donor.scrubs);
+                if self.requests.finish_scrub() {
+                    let all = self.nodes.iter_mut().map(|client| &mut client.scrubs);
                     let concerned = all.filter(|scrubs| scrubs.begun > scrubs.complete);
                     concerned.for_each(|scrubs| (scrubs.complete, scrubs.pages) = (scrubs.begun, pages));
                 }
                 continue;
             };
-            self.requests.scrub_reads(page);
-            self.begin(Operation::new(page, Aim::Scrub { is_periodic: false }, now + self.config.patience));
+            self.requests.count_scrubbed(page);
+            self.begin(Operation::new(
+                page,
+                OperationKind::Scrub { is_periodic: false },
+                now + self.config.patience,
+            ));
         }
         if self.requests.scrub.is_none() {
             self.scrub_periodically(now);
@@ -81,8 +85,9 @@ impl Engine {
         if now >= self.periodic_scrub.next_step_at {
             self.periodic_scrub.next_step_at = now + STEP_INTERVAL;
             // Copies and joining nodes come first: while they are needed, replicas are missing or unreachable.
-            let is_next =
-                self.is_whole() && !self.is_fenced() && !self.donors.iter().any(|donor| donor.is_ending);
+            let is_next = self.is_fully_replicated()
+                && !self.is_fenced()
+                && !self.nodes.iter().any(|client| client.is_ending);
             self.periodic_scrub.left = if is_next { self.config.scrub_pages_per_s } else { 0 };
         }
         while self.periodic_scrub.left > 0
@@ -100,7 +105,11 @@ impl Engine {
             };
             let scrub = &mut self.periodic_scrub;
             (scrub.next, scrub.left, scrub.in_flight) = (page + 1, scrub.left - 1, scrub.in_flight + 1);
-            self.begin(Operation::new(page, Aim::Scrub { is_periodic: true }, now + self.config.patience));
+            self.begin(Operation::new(
+                page,
+                OperationKind::Scrub { is_periodic: true },
+                now + self.config.patience,
+            ));
         }
     }
 
@@ -109,17 +118,17 @@ impl Engine {
         if is_periodic {
             self.periodic_scrub.in_flight -= 1;
         } else if let Some(scrub) = &mut self.requests.scrub {
-            scrub.under_way -= 1;
+            scrub.in_flight -= 1;
         }
     }
 
     /// Returns the first page at or after `from` that was written.
     fn next_written(&self, from: u64) -> Option<u64> {
-        let (extent, at) = self.place(from);
+        let (extent, at) = self.locate(from);
         let in_order = (extent..self.extents.len()).zip(std::iter::once(at).chain(std::iter::repeat(0)));
         let mut found = in_order.filter_map(|(extent, at)| {
             let page = self.extents[extent].pages.next_written(at)?;
-            Some(extent as u64 * self.pages_an_extent() + page as u64)
+            Some(extent as u64 * self.pages_per_extent() + page as u64)
         });
         found.next()
     }

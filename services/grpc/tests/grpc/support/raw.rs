@@ -18,7 +18,7 @@ pub async fn connect(address: SocketAddr) -> AsyncStream {
 }
 
 /// Sends a hello and returns that of the other end, if it sends one.
-pub async fn greet(stream: &mut AsyncStream, hello: Hello) -> Option<Hello> {
+pub async fn exchange_hellos(stream: &mut AsyncStream, hello: Hello) -> Option<Hello> {
     stream.write_all(&hello.encode()).await.ok()?;
     let mut bytes = [0; HELLO_BYTES];
     stream.read_exact(&mut bytes).await.ok()?;

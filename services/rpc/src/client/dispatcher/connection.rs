@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 
-use farcall_drive::Sleeper;
+use farcall_drive::Parker;
 use farcall_link::bootstrap::Welcome;
-use farcall_verbs::{Endpoint, Nanos, Next, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 use super::super::bootstrap::Bootstrap;
 use super::super::erased::AnyCaller;
-use super::super::session::{Repair, Session};
+use super::super::session::{ReconnectAction, Session};
 use super::super::shared::SharedSession;
 use super::mailbox::LocalCall;
 use crate::error::{Broken, ConnectError};
@@ -21,12 +21,12 @@ pub(super) struct Connection {
     pub shared: SharedSession<LocalCall>,
     /// An attempt to connect blocks on the server, so another thread makes it.
     attempt: Option<Receiver<Attempt>>,
-    sleeper: Arc<Sleeper>,
+    sleeper: Arc<Parker>,
 }
 
 impl Connection {
     /// Creates a connection. `sleeper` is the dispatcher's.
-    pub fn new(session: Session<dyn AnyCaller>, sleeper: Arc<Sleeper>) -> Self {
+    pub fn new(session: Session<dyn AnyCaller>, sleeper: Arc<Parker>) -> Self {
         Self { shared: SharedSession::new(session), attempt: None, sleeper }
     }
 
@@ -34,16 +34,16 @@ impl Connection {
     pub fn close(&mut self) {
         self.shared.session.close();
         self.shared.session.caller.fail_all(&Broken::Closed);
-        self.shared.give_up(&Broken::Closed);
+        self.shared.abandon(&Broken::Closed);
     }
 
     /// Makes one step towards the next connection.
     #[cold]
-    fn repair(&mut self, now: Nanos) -> Next {
+    fn try_reconnect(&mut self, now: Nanos) -> Progress {
         if let Some(attempt) = &self.attempt {
             let outcome = match attempt.try_recv() {
                 Ok(outcome) => outcome,
-                Err(TryRecvError::Empty) => return self.shared.progress(now).merge(Next::IDLE),
+                Err(TryRecvError::Empty) => return self.shared.progress(now).merge(Progress::IDLE),
                 Err(TryRecvError::Disconnected) => Err(ConnectError::BadWelcome("no thread connects".into())),
             };
             self.attempt = None;
@@ -51,22 +51,22 @@ impl Connection {
             if outcome.and_then(|(bootstrap, welcome)| session.connected(bootstrap, welcome)).is_err() {
                 session.failed();
             }
-            return Next::Again;
+            return Progress::Again;
         }
         self.shared.progress(now);
-        match self.shared.session.repair(now) {
-            Repair::None => Next::Again,
-            Repair::Pause(pause) => Next::Idle { until: Some(now + pause) },
-            Repair::Connect(timeout) => {
+        match self.shared.session.reconnect_action(now) {
+            ReconnectAction::None => Progress::Again,
+            ReconnectAction::Pause(pause) => Progress::Idle { until: Some(now + pause) },
+            ReconnectAction::Connect(timeout) => {
                 if self.begin_attempt(timeout).is_err() {
                     self.shared.session.failed();
                 }
-                Next::IDLE
+                Progress::IDLE
             }
-            Repair::GivenUp => {
+            ReconnectAction::Abandoned => {
                 let why = self.shared.session.why_broken();
-                self.shared.give_up(&why);
-                Next::IDLE
+                self.shared.abandon(&why);
+                Progress::IDLE
             }
         }
     }
@@ -74,12 +74,12 @@ impl Connection {
     fn begin_attempt(&mut self, timeout: std::time::Duration) -> std::result::Result<(), ConnectError> {
         let hello = self.shared.session.caller.hello()?;
         let address = self.shared.session.address.clone();
-        let (tell, attempt) = mpsc::channel();
+        let (result, attempt) = mpsc::channel();
         let sleeper = Arc::clone(&self.sleeper);
         let connect = move || {
             // The receiver no longer exists if the dispatcher has ended.
-            let _ = tell.send(Bootstrap::open(&address, &hello, timeout));
-            sleeper.wake_if_asleep();
+            let _ = result.send(Bootstrap::open(&address, &hello, timeout));
+            sleeper.unpark_if_parked();
         };
         let thread = std::thread::Builder::new().name("farcall connect".into()).spawn(connect);
         thread.map_err(|e| farcall_verbs::Error::os("connect", "a thread that connects", e))?;
@@ -89,8 +89,8 @@ impl Connection {
 }
 
 impl Endpoint for Connection {
-    fn progress(&mut self, now: Nanos) -> Next {
-        if self.shared.session.caller.is_open() { self.shared.progress(now) } else { self.repair(now) }
+    fn progress(&mut self, now: Nanos) -> Progress {
+        if self.shared.session.caller.is_open() { self.shared.progress(now) } else { self.try_reconnect(now) }
     }
 
     fn arm(&mut self) -> Result<()> {
@@ -103,7 +103,7 @@ impl Endpoint for Connection {
         }
     }
 
-    fn waits_long(&self) -> bool {
-        self.shared.waits_long()
+    fn prefers_sleep(&self) -> bool {
+        self.shared.prefers_sleep()
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farcall_drive::Sleeper;
+use farcall_drive::Parker;
 use farcall_verbs::Nanos;
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -36,7 +36,7 @@ pub(super) struct RequesterEnd {
     pub requests: Producer<Request>,
     pub outcomes: Consumer<Outcome>,
     /// The requester sleeps on it.
-    pub sleeper: Arc<Sleeper>,
+    pub sleeper: Arc<Parker>,
 }
 
 /// The dispatcher's end.
@@ -48,7 +48,7 @@ pub(super) struct DispatcherEnd {
 /// The sending end of a requester's outcomes.
 pub(super) struct Outcomes {
     ring: Producer<Outcome>,
-    sleeper: Arc<Sleeper>,
+    sleeper: Arc<Parker>,
 }
 
 impl Outcomes {
@@ -56,7 +56,7 @@ impl Outcomes {
     fn push(&mut self, outcome: Outcome) {
         let is_full = self.ring.push(outcome).is_err();
         debug_assert!(!is_full, "an outcome for each request");
-        self.sleeper.wake_if_asleep();
+        self.sleeper.unpark_if_parked();
     }
 }
 
@@ -65,7 +65,7 @@ impl Drop for Outcomes {
     fn drop(&mut self) {
         // Replaced rather than dropped later, so that the requester finds the ring abandoned when it wakes.
         self.ring = RingBuffer::new(0).0;
-        self.sleeper.wake_if_asleep();
+        self.sleeper.unpark_if_parked();
     }
 }
 
@@ -73,7 +73,7 @@ impl Drop for Outcomes {
 pub(super) fn mailbox(window: usize) -> std::io::Result<(RequesterEnd, DispatcherEnd)> {
     let (requests, taken) = RingBuffer::new(window);
     let (ring, outcomes) = RingBuffer::new(window);
-    let sleeper = Arc::new(Sleeper::new()?);
+    let sleeper = Arc::new(Parker::new()?);
     let requester = RequesterEnd { requests, outcomes, sleeper: Arc::clone(&sleeper) };
     Ok((requester, DispatcherEnd { requests: taken, outcomes: Outcomes { ring, sleeper } }))
 }

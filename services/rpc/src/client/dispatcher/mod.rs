@@ -15,23 +15,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use farcall_drive::{Driver, IdleTurns, Sleeper, Stop, WakeQueue};
+use farcall_drive::{Driver, IdlePolicy, Parker, Stop, WakeQueue};
 use farcall_link::{ConnectionModel, Nic};
 use farcall_shm::fork::Generation;
-use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Next, Provider, Result, WaitSet};
+use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Progress, Provider, Result, WaitSet};
 
 use self::connection::Connection;
 use self::mailbox::{DispatcherEnd, LocalCall, Outcomes, mailbox};
 pub use self::requester::Requester;
 use super::ClientOptions;
-use super::automatic::Attempts;
 use super::erased::{AnyCaller, any_caller};
+use super::preset_fallback::PresetFallback;
 use super::session::Session;
 use super::shared::SharedCall;
 use crate::error::{Broken, CallError, ConnectError};
 
 /// Maximum number of requests taken from one mailbox before the next one is polled.
-const REQUESTS_PER_LOOK: usize = 16;
+const REQUESTS_PER_POLL: usize = 16;
 
 /// A server thread that a dispatcher connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub struct ServerThread {
 /// ```
 pub struct Dispatcher {
     joining: WakeQueue<DispatcherEnd>,
-    sleeper: Arc<Sleeper>,
+    sleeper: Arc<Parker>,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
     clock: MonotonicClock,
@@ -94,15 +94,16 @@ impl Dispatcher {
         options.config.plan.connections = ConnectionModel::Dispatcher;
         let connections = u16::try_from(servers.len()).expect("at most 65,535 server threads");
         let os = |what: &'static str| move |e| ConnectError::Verbs(Error::os("start dispatcher", what, e));
-        let sleeper = Arc::new(Sleeper::new().map_err(os("a descriptor to sleep on"))?);
+        let sleeper = Arc::new(Parker::new().map_err(os("a descriptor to sleep on"))?);
         let joining = WakeQueue::new().map_err(os("a descriptor for the queue of new mailboxes"))?;
         let stop = Stop::new().map_err(os("a descriptor for the stop"))?;
         let nic = Nic::open(provider)?;
         let clock = MonotonicClock::new();
         let sessions = servers.iter().map(|server| {
-            let attempts = Attempts::new(provider, &server.address, options.clone().thread(server.thread))?;
+            let presets =
+                PresetFallback::new(provider, &server.address, options.clone().thread(server.thread))?;
             let connect = |options| connect(&nic, &server.address, options, clock);
-            attempts.run(connect).map(|(session, _)| session)
+            presets.run(connect).map(|(session, _)| session)
         });
         let sessions = sessions.collect::<std::result::Result<Vec<_>, ConnectError>>()?;
         let mut driver = Driver::new(clock, options.waiting(), stop.clone());
@@ -139,7 +140,7 @@ impl Dispatcher {
             dispatcher: Arc::clone(&self.sleeper),
             clock: self.clock,
             call_timeout: self.options.call_timeout,
-            idle_turns: IdleTurns::new(self.options.config.plan.waiting),
+            idle_policy: IdlePolicy::new(self.options.config.plan.waiting),
             made_in: self.made_in,
             connections: self.connections,
             spare: vec![Vec::new(); window],
@@ -178,7 +179,7 @@ fn connect(
     // Requesters compute deadlines with this clock.
     session.clock = clock;
     session.connect(timeout)?;
-    session.learn_what_it_can_do();
+    session.init_profile();
     Ok(session)
 }
 
@@ -207,7 +208,7 @@ impl Mailbox {
 
     /// Passes a bounded number of calls to their connections. Returns whether there were any.
     fn take(&mut self, connections: &mut [Connection]) -> bool {
-        for taken in 0..REQUESTS_PER_LOOK {
+        for taken in 0..REQUESTS_PER_POLL {
             let Ok(request) = self.requests.pop() else { return taken > 0 };
             let connection = &mut connections[usize::from(request.to)];
             connection.shared.push(LocalCall { request, outcomes: Rc::clone(&self.outcomes) });
@@ -221,7 +222,7 @@ struct Task {
     connections: Vec<Connection>,
     mailboxes: Vec<Mailbox>,
     joining: WakeQueue<DispatcherEnd>,
-    sleeper: Arc<Sleeper>,
+    sleeper: Arc<Parker>,
 }
 
 impl Task {
@@ -242,14 +243,14 @@ impl Task {
 }
 
 impl Endpoint for Task {
-    fn progress(&mut self, now: Nanos) -> Next {
+    fn progress(&mut self, now: Nanos) -> Progress {
         if self.joining.has_any() {
             self.take_new_mailboxes();
         }
-        let mut next = Next::IDLE;
+        let mut next = Progress::IDLE;
         for mailbox in &mut self.mailboxes {
             if mailbox.take(&mut self.connections) {
-                next = Next::Again;
+                next = Progress::Again;
             }
         }
         self.connections.iter_mut().fold(next, |next, connection| next.merge(connection.progress(now)))
@@ -268,7 +269,7 @@ impl Endpoint for Task {
         self.connections.iter().for_each(|connection| connection.wait_set(set));
     }
 
-    fn waits_long(&self) -> bool {
-        self.connections.iter().all(Endpoint::waits_long)
+    fn prefers_sleep(&self) -> bool {
+        self.connections.iter().all(Endpoint::prefers_sleep)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use farcall_drive::{IdleTurns, Sleeper, sleep_on};
+use farcall_drive::{IdlePolicy, Parker, sleep_on};
 use farcall_shm::fork::Generation;
 use farcall_verbs::{Clock, MonotonicClock};
 
@@ -15,10 +15,10 @@ use crate::error::{Broken, CallError, UnknownBecause};
 /// Makes calls through a [`Dispatcher`](super::Dispatcher). Each thread that makes calls has its own.
 pub struct Requester {
     pub(super) end: RequesterEnd,
-    pub(super) dispatcher: Arc<Sleeper>,
+    pub(super) dispatcher: Arc<Parker>,
     pub(super) clock: MonotonicClock,
     pub(super) call_timeout: Option<Duration>,
-    pub(super) idle_turns: IdleTurns,
+    pub(super) idle_policy: IdlePolicy,
     pub(super) made_in: Generation,
     pub(super) connections: u16,
     /// Memory of completed calls.
@@ -77,13 +77,13 @@ impl Requester {
             return Err(CallError::NotSent(Broken::Closed));
         }
         self.pending.push(call);
-        self.dispatcher.wake_if_asleep();
+        self.dispatcher.unpark_if_parked();
         Ok(call)
     }
 
     /// Returns the next completed call, if there is one.
     pub fn poll(&mut self) -> Option<Completion<'_>> {
-        let Outcome { call, error, bytes } = self.end.outcomes.pop().ok().or_else(|| self.lost())?;
+        let Outcome { call, error, bytes } = self.end.outcomes.pop().ok().or_else(|| self.lost_outcome())?;
         self.pending.retain(|pending| *pending != call);
         self.spare.push(std::mem::replace(&mut self.lent, bytes));
         let result = match error {
@@ -102,13 +102,13 @@ impl Requester {
             return Err(NothingOutstanding);
         }
         while self.end.outcomes.is_empty() && !self.is_lost() {
-            if self.idle_turns.was_idle(1) {
+            if self.idle_policy.was_idle(1) {
                 self.sleep();
             } else {
                 std::hint::spin_loop();
             }
         }
-        self.idle_turns.worked();
+        self.idle_policy.worked();
         self.poll().ok_or(NothingOutstanding)
     }
 
@@ -131,7 +131,7 @@ impl Requester {
             let _ = sleep_on(&[sleeper.fd()], None);
         }
         sleeper.disarm();
-        self.idle_turns.woke();
+        self.idle_policy.woke();
     }
 
     /// Returns whether the dispatcher has ended, or belongs to the parent process.
@@ -140,7 +140,7 @@ impl Requester {
     }
 
     /// Returns the outcome of a call that the dispatcher will not complete.
-    fn lost(&mut self) -> Option<Outcome> {
+    fn lost_outcome(&mut self) -> Option<Outcome> {
         // Outcomes delivered before the dispatcher ended are still in the ring.
         if !self.is_lost() || !self.end.outcomes.is_empty() {
             return None;

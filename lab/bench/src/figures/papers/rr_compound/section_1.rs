@@ -8,7 +8,7 @@ use crate::rnic::{Operation, RnicTask, RnicTest, Tuning};
 use crate::streams::Medium;
 use farcall_link::Transport;
 
-/// Minimum length for which raw WRITEs are measured with few outstanding, as in `farcall perf`.
+/// Minimum length for which raw WRITEs are measured with few outstanding, as in `farcall bench verbs`.
 const LONG_BYTES: usize = 4 << 10;
 const LENS_BYTES: [usize; 6] = [16, 64, 512, 4 << 10, 32 << 10, 512 << 10];
 

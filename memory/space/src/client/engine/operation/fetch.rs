@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use farcall_verbs::Nanos;
 
-use super::{Aim, Operation, Stage};
+use super::{Operation, OperationKind, OperationState};
 use crate::client::PAGE_BYTES;
 use crate::client::config::IoError;
 use crate::client::engine::Engine;
@@ -29,48 +29,48 @@ impl Engine {
         operation: &mut Operation,
         now: Nanos,
     ) -> Option<Result<(), IoError>> {
-        if !operation.flying.is_empty() {
+        if !operation.in_flight.is_empty() {
             return None;
         }
         let page = operation.page;
-        let (extent, at) = self.place(page);
-        let is_unsure = self.unsure.contains_key(&page);
-        if self.extents[extent].pages.sum(at).is_none() && !is_unsure {
+        let (extent, at) = self.locate(page);
+        let is_unsure = self.uncertain_pages.contains_key(&page);
+        if self.extents[extent].pages.checksum(at).is_none() && !is_unsure {
             // Zeros, which no replica stores.
             operation.bytes = Some(Bytes::from_static(&ZEROS));
             if !operation.is_write() {
                 return Some(Ok(()));
             }
         }
-        let mut next = self.where_to_fetch(operation);
+        let mut next = self.next_fetch(operation);
         if matches!(next, Fetch::Wait) && !operation.failed.is_empty() {
             // A replica that could not be read may have another session by now.
             operation.failed.clear();
-            next = self.where_to_fetch(operation);
+            next = self.next_fetch(operation);
         }
         match next {
             Fetch::From(replica) => {
                 self.read_page(id, operation, replica, now);
                 None
             }
-            Fetch::Wait => self.wait(id, operation),
-            Fetch::Lost if self.take_other(operation) => {
-                self.fetched(operation);
+            Fetch::Wait => self.wait_for_extent(id, operation),
+            Fetch::Lost if self.choose_alternative(operation) => {
+                self.choose_stores(operation);
                 None
             }
             Fetch::Lost => Some(Err(IoError::Lost { page })),
             Fetch::Known => {
-                self.fetched(operation);
+                self.choose_stores(operation);
                 None
             }
         }
     }
 
-    fn where_to_fetch(&self, operation: &Operation) -> Fetch {
-        let (extent, _) = self.place(operation.page);
+    fn next_fetch(&self, operation: &Operation) -> Fetch {
+        let (extent, _) = self.locate(operation.page);
         let replicas = &self.extents[extent].replicas;
-        let is_unsettled = self.is_unsettled(operation.page);
-        let is_thorough = is_unsettled || matches!(operation.aim, Aim::Scrub { .. });
+        let is_uncertain = self.is_uncertain(operation.page);
+        let is_thorough = is_uncertain || matches!(operation.kind, OperationKind::Scrub { .. });
         if operation.bytes.is_some() && !is_thorough {
             return Fetch::Known;
         }
@@ -81,15 +81,15 @@ impl Engine {
         // In-sync replicas first. The first replica depends on the page, to distribute the load.
         let turn = operation.page as usize % replicas.len().max(1);
         let in_turn = || replicas[turn..].iter().chain(&replicas[..turn]).filter(is_open);
-        let can_ask =
+        let can_read =
             |replica: &&Replica| replica.is_reachable() && !operation.failed.contains(&replica.serial);
-        let in_sync = in_turn().filter(|replica| replica.is_in_sync()).find(can_ask);
+        let in_sync = in_turn().filter(|replica| replica.is_in_sync()).find(can_read);
         // A replica that is being filled may have the page. A scrub does not read it.
-        let filling = || in_turn().find(can_ask).filter(|_| operation.bytes.is_none());
+        let filling = || in_turn().find(can_read).filter(|_| operation.bytes.is_none());
         match in_sync.or_else(filling) {
             Some(replica) => Fetch::From(replica.serial),
             // Every in-sync replica must be read before the content of an uncertain page is decided.
-            None if is_unsettled && in_turn().any(Replica::is_in_sync) => Fetch::Wait,
+            None if is_uncertain && in_turn().any(Replica::is_in_sync) => Fetch::Wait,
             None if operation.bytes.is_some() => Fetch::Known,
             None if in_turn().next().is_some() => Fetch::Wait,
             None => Fetch::Lost,
@@ -97,15 +97,20 @@ impl Engine {
     }
 
     /// Handles the bytes read from a replica.
-    pub(in super::super) fn page_came(&mut self, operation: &mut Operation, replica: u32, found: Bytes) {
+    pub(in super::super) fn check_fetched_page(
+        &mut self,
+        operation: &mut Operation,
+        replica: u32,
+        found: Bytes,
+    ) {
         let page = operation.page;
-        let (extent, at) = self.place(page);
-        let sum = self.sums.of(page, &found);
-        if self.is_unsettled(page) {
-            return self.one_of_two_came(operation, replica, found, sum);
+        let (extent, at) = self.locate(page);
+        let sum = self.checksums.of(page, &found);
+        if self.is_uncertain(page) {
+            return self.check_uncertain_page(operation, replica, found, sum);
         }
-        let is_sum = self.extents[extent].pages.sum(at) == Some(sum);
-        let may_be = self.unsure.get(&page).is_some_and(|sums| sums.contains(&sum));
+        let is_sum = self.extents[extent].pages.checksum(at) == Some(sum);
+        let may_be = self.uncertain_pages.get(&page).is_some_and(|sums| sums.contains(&sum));
         if !is_sum && !may_be {
             // A replica that is being filled need not have the page yet.
             if self.extents[extent].replica(replica).is_some_and(Replica::is_in_sync) {
@@ -115,11 +120,11 @@ impl Engine {
             return;
         }
         operation.right.push(replica);
-        if self.unsure.remove(&page).is_some() {
+        if self.uncertain_pages.remove(&page).is_some() {
             // From now on this is the content of the page, and it is written to the other replicas.
-            self.extents[extent].pages.settled(at, sum);
-            self.is_placement_new = true;
-            self.keep_pages(page..page + 1);
+            self.extents[extent].pages.set_checksum(at, sum);
+            self.placement_dirty = true;
+            self.save_pages(page..page + 1);
             let serials = self.extents[extent].replicas.iter().map(|replica| replica.serial);
             operation.wrong = serials.filter(|serial| *serial != replica).collect();
         }
@@ -127,10 +132,10 @@ impl Engine {
     }
 
     /// Handles a replica of an uncertain page: it holds the latest write, the earlier content, or neither.
-    fn one_of_two_came(&self, operation: &mut Operation, replica: u32, found: Bytes, sum: u64) {
-        let (extent, at) = self.place(operation.page);
+    fn check_uncertain_page(&self, operation: &mut Operation, replica: u32, found: Bytes, sum: u64) {
+        let (extent, at) = self.locate(operation.page);
         let extent = &self.extents[extent];
-        if extent.pages.sum(at) == Some(sum) {
+        if extent.pages.checksum(at) == Some(sum) {
             operation.right.push(replica);
             operation.bytes = Some(found);
             return;
@@ -138,63 +143,66 @@ impl Engine {
         operation.wrong.push(replica);
         // A replica that is being filled does not show the earlier content.
         let is_in_sync = extent.replica(replica).is_some_and(Replica::is_in_sync);
-        if extent.pages.other(at) == Some(sum) && is_in_sync {
-            operation.with_other.push(replica);
-            operation.other = Some(found);
+        if extent.pages.alternative(at) == Some(sum) && is_in_sync {
+            operation.with_alternative.push(replica);
+            operation.alternative = Some(found);
         }
     }
 
     /// Decides for the earlier content if no in-sync replica has the latest write, which was never acknowledged then.
     /// A write of the complete page needs neither. Returns whether the bytes are known.
-    fn take_other(&mut self, operation: &mut Operation) -> bool {
-        let is_anew = matches!(&operation.aim, Aim::Write(part) if part.of_page == (0..PAGE_BYTES));
-        let other = operation.other.take();
+    fn choose_alternative(&mut self, operation: &mut Operation) -> bool {
+        let is_full_write =
+            matches!(&operation.kind, OperationKind::Write(part) if part.of_page == (0..PAGE_BYTES));
+        let other = operation.alternative.take();
         if other.is_some() {
-            let (extent, at) = self.place(operation.page);
-            self.extents[extent].pages.is_other(at);
-            operation.wrong.retain(|serial| !operation.with_other.contains(serial));
-            operation.right.append(&mut operation.with_other);
+            let (extent, at) = self.locate(operation.page);
+            self.extents[extent].pages.adopt_alternative(at);
+            operation.wrong.retain(|serial| !operation.with_alternative.contains(serial));
+            operation.right.append(&mut operation.with_alternative);
         }
-        operation.bytes = other.or_else(|| is_anew.then_some(Bytes::from_static(&ZEROS)));
+        operation.bytes = other.or_else(|| is_full_write.then_some(Bytes::from_static(&ZEROS)));
         operation.bytes.is_some()
     }
 
     /// Selects the bytes to store, and the replicas to write.
-    fn fetched(&mut self, operation: &mut Operation) {
-        operation.stage = Stage::Storing;
-        match &operation.aim {
-            Aim::Write(_) => {
-                operation.left = self.to_be_made_alike(operation);
+    fn choose_stores(&mut self, operation: &mut Operation) {
+        operation.state = OperationState::Storing;
+        match &operation.kind {
+            OperationKind::Write(_) => {
+                operation.left = self.differing_replicas(operation);
                 match operation.left.is_empty() {
-                    true => self.put_part(operation),
-                    false => operation.stage = Stage::Repairing,
+                    true => self.merge_written_part(operation),
+                    false => operation.state = OperationState::Repairing,
                 }
             }
-            Aim::Copy { to } => {
+            OperationKind::Copy { to } => {
                 operation.left.clone_from(&operation.wrong);
                 if !operation.left.contains(to) && !operation.right.contains(to) {
                     operation.left.push(*to);
                 }
             }
-            Aim::Read(_) | Aim::Scrub { .. } => operation.left.clone_from(&operation.wrong),
+            OperationKind::Read(_) | OperationKind::Scrub { .. } => {
+                operation.left.clone_from(&operation.wrong)
+            }
         }
     }
 
     /// Returns the in-sync replicas of a volume's page that differ from its content. There are none if no replica has
     /// valid content: the whole page is written then.
-    fn to_be_made_alike(&self, operation: &Operation) -> Vec<u32> {
-        if self.noting.is_none() || operation.right.is_empty() {
+    fn differing_replicas(&self, operation: &Operation) -> Vec<u32> {
+        if self.metadata.is_none() || operation.right.is_empty() {
             return Vec::new();
         }
-        let (extent, _) = self.place(operation.page);
+        let (extent, _) = self.locate(operation.page);
         let replicas = self.extents[extent].replicas.iter();
         let differs = |replica: &&Replica| replica.is_in_sync() && operation.wrong.contains(&replica.serial);
         replicas.filter(differs).map(|replica| replica.serial).collect()
     }
 
     /// Copies the bytes that are written into those of the page.
-    pub(super) fn put_part(&self, operation: &mut Operation) {
-        if let Aim::Write(part) = &operation.aim
+    pub(super) fn merge_written_part(&self, operation: &mut Operation) {
+        if let OperationKind::Write(part) = &operation.kind
             && let Some(bytes) = operation.bytes.take()
         {
             let mut page = Vec::from(bytes);

@@ -22,11 +22,11 @@ use super::requests::Part;
 use super::{BACKGROUND_MAX, Engine, PageTag};
 use crate::client::PAGE_BYTES;
 use crate::client::config::IoError;
-use crate::client::extent::{Replica, Standing};
+use crate::client::extent::{Replica, ReplicaState};
 
 /// Purpose of an operation.
 #[derive(Debug)]
-pub(super) enum Aim {
+pub(super) enum OperationKind {
     Read(Part),
     Write(Part),
     /// Copies the page to a new replica.
@@ -41,11 +41,11 @@ pub(super) enum Aim {
 
 /// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum OperationState {
     /// Another operation holds the page.
-    Locked,
+    Queued,
     /// The operation holds the page.
-    Begun,
+    Started,
     Fetching,
     /// Before the entry of a write is committed, the content of the page is written to the replicas that differ from
     /// it.
@@ -56,13 +56,13 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct Operation {
     page: u64,
-    aim: Aim,
-    stage: Stage,
+    kind: OperationKind,
+    state: OperationState,
     pub deadline: Nanos,
     /// `true` after the deadline: the operation no longer waits.
     pub is_late: bool,
     /// Replicas with an I/O request in flight.
-    pub flying: Vec<u32>,
+    pub in_flight: Vec<u32>,
     /// Replicas whose bytes were wrong, or must be overwritten.
     wrong: Vec<u32>,
     /// Replicas whose bytes were right.
@@ -77,28 +77,28 @@ pub(super) struct Operation {
     /// `true` if part of a write may have been stored.
     was_posted: bool,
     intent: Intent,
-    /// Alternative content of the page, if a replica has it; `with_other` are the replicas that do.
-    other: Option<Bytes>,
-    with_other: Vec<u32>,
+    /// Alternative content of the page, if a replica has it; `with_alternative` are the replicas that do.
+    alternative: Option<Bytes>,
+    with_alternative: Vec<u32>,
 }
 
 /// State of the metadata entry of a write to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intent {
     None,
-    UnderWay,
-    Noted,
+    InProgress,
+    Committed,
 }
 
 impl Operation {
-    pub const fn new(page: u64, aim: Aim, deadline: Nanos) -> Self {
+    pub const fn new(page: u64, kind: OperationKind, deadline: Nanos) -> Self {
         Self {
             page,
-            aim,
-            stage: Stage::Locked,
+            kind,
+            state: OperationState::Queued,
             deadline,
             is_late: false,
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             wrong: Vec::new(),
             right: Vec::new(),
             failed: Vec::new(),
@@ -107,31 +107,31 @@ impl Operation {
             stored: Vec::new(),
             was_posted: false,
             intent: Intent::None,
-            other: None,
-            with_other: Vec::new(),
+            alternative: None,
+            with_alternative: Vec::new(),
         }
     }
 
-    pub(super) fn is_noted(&self) -> bool {
-        self.intent == Intent::Noted
+    pub(super) fn is_intent_committed(&self) -> bool {
+        self.intent == Intent::Committed
     }
 
-    pub(super) fn is_noting(&self) -> bool {
-        self.intent == Intent::UnderWay
+    pub(super) fn is_intent_pending(&self) -> bool {
+        self.intent == Intent::InProgress
     }
 
-    pub(super) const fn begin_noting(&mut self) {
-        self.intent = Intent::UnderWay;
+    pub(super) const fn begin_intent(&mut self) {
+        self.intent = Intent::InProgress;
     }
 
-    pub(super) fn intent_noted(&mut self) {
-        if self.is_noting() {
-            self.intent = Intent::Noted;
+    pub(super) fn commit_intent(&mut self) {
+        if self.is_intent_pending() {
+            self.intent = Intent::Committed;
         }
     }
 
-    pub(super) const fn aim(&self) -> &Aim {
-        &self.aim
+    pub(super) const fn kind(&self) -> &OperationKind {
+        &self.kind
     }
 
     pub(super) fn bytes(&self) -> Option<&[u8]> {
@@ -140,23 +140,23 @@ impl Operation {
 
     /// Returns whether the operation is a write of the user.
     fn is_write(&self) -> bool {
-        matches!(self.aim, Aim::Write(_))
+        matches!(self.kind, OperationKind::Write(_))
     }
 }
 
 impl Engine {
     /// Starts an operation, or queues it for its page.
     pub(super) fn begin(&mut self, operation: Operation) {
-        if matches!(operation.aim, Aim::Copy { .. } | Aim::Scrub { .. }) {
+        if matches!(operation.kind, OperationKind::Copy { .. } | OperationKind::Scrub { .. }) {
             self.background += 1;
         }
         let page = operation.page;
-        let id = self.number(operation);
+        let id = self.insert_operation(operation);
         match self.locks.get_mut(&page) {
             Some(waiting) => waiting.push_back(id),
             None => {
                 self.locks.insert(page, VecDeque::new());
-                self.give_page(id);
+                self.start_operation(id);
             }
         }
     }
@@ -164,14 +164,14 @@ impl Engine {
     /// Starts an operation on a page that the caller holds, before the operations queued for it.
     pub(super) fn begin_next(&mut self, operation: Operation) {
         let page = operation.page;
-        let id = self.number(operation);
+        let id = self.insert_operation(operation);
         if let Some(waiting) = self.locks.get_mut(&page) {
             waiting.push_front(id);
         }
         self.release(page);
     }
 
-    fn number(&mut self, operation: Operation) -> u32 {
+    fn insert_operation(&mut self, operation: Operation) -> u32 {
         let id = self.unused.pop().unwrap_or_else(|| {
             self.operations.push(None);
             self.operations.len() as u32 - 1
@@ -184,15 +184,15 @@ impl Engine {
     pub(super) fn release(&mut self, page: u64) {
         if let Some(waiting) = self.locks.get_mut(&page) {
             match waiting.pop_front() {
-                Some(next) => self.give_page(next),
+                Some(next) => self.start_operation(next),
                 None => drop(self.locks.remove(&page)),
             }
         }
     }
 
-    fn give_page(&mut self, id: u32) {
+    fn start_operation(&mut self, id: u32) {
         if let Some(operation) = &mut self.operations[id as usize] {
-            operation.stage = Stage::Begun;
+            operation.state = OperationState::Started;
             self.ready.push_back(id);
         }
     }
@@ -205,27 +205,27 @@ impl Engine {
     /// Advances an operation as far as possible. It is removed from the table for this time.
     pub(super) fn step(&mut self, id: u32, now: Nanos) {
         let Some(mut operation) = self.operations[id as usize].take() else { return };
-        match operation.stage {
+        match operation.state {
             // The wake-up was for an earlier operation of this number.
-            Stage::Locked => return self.operations[id as usize] = Some(operation),
-            Stage::Begun => operation.stage = self.first_stage(&mut operation),
-            Stage::Fetching | Stage::Repairing | Stage::Storing => {}
+            OperationState::Queued => return self.operations[id as usize] = Some(operation),
+            OperationState::Started => operation.state = self.first_state(&mut operation),
+            OperationState::Fetching | OperationState::Repairing | OperationState::Storing => {}
         }
         if self.is_fenced() {
-            return match operation.flying.is_empty() {
+            return match operation.in_flight.is_empty() {
                 true => self.finish(id, operation, Err(IoError::Fenced)),
                 false => self.operations[id as usize] = Some(operation),
             };
         }
         let outcome = loop {
-            let stage = operation.stage;
-            let outcome = match stage {
-                Stage::Fetching => self.fetch(id, &mut operation, now),
-                Stage::Repairing => self.repair(id, &mut operation, now),
+            let state = operation.state;
+            let outcome = match state {
+                OperationState::Fetching => self.fetch(id, &mut operation, now),
+                OperationState::Repairing => self.repair(id, &mut operation, now),
                 _ => self.store(id, &mut operation, now),
             };
             // Enter the next state at once.
-            if outcome.is_some() || operation.stage == stage {
+            if outcome.is_some() || operation.state == state {
                 break outcome;
             }
         };
@@ -235,31 +235,33 @@ impl Engine {
         }
     }
 
-    fn first_stage(&self, operation: &mut Operation) -> Stage {
-        match &operation.aim {
-            Aim::Write(part) if part.of_page == (0..PAGE_BYTES) && !self.is_unsettled(operation.page) => {
+    fn first_state(&self, operation: &mut Operation) -> OperationState {
+        match &operation.kind {
+            OperationKind::Write(part)
+                if part.of_page == (0..PAGE_BYTES) && !self.is_uncertain(operation.page) =>
+            {
                 operation.bytes = Some(self.requests.written(part));
-                Stage::Storing
+                OperationState::Storing
             }
-            _ => Stage::Fetching,
+            _ => OperationState::Fetching,
         }
     }
 
     /// Returns whether a page of a volume may hold other content than the latest write.
-    pub(super) fn is_unsettled(&self, page: u64) -> bool {
-        let (extent, at) = self.place(page);
-        self.extents[extent].pages.other(at).is_some()
+    pub(super) fn is_uncertain(&self, page: u64) -> bool {
+        let (extent, at) = self.locate(page);
+        self.extents[extent].pages.alternative(at).is_some()
     }
 
     /// Suspends an operation until its extent changes. An operation past its deadline fails instead.
-    fn wait(&mut self, id: u32, operation: &Operation) -> Option<Result<(), IoError>> {
-        if !operation.flying.is_empty() {
+    fn wait_for_extent(&mut self, id: u32, operation: &Operation) -> Option<Result<(), IoError>> {
+        if !operation.in_flight.is_empty() {
             return None;
         }
         if operation.is_late {
             return Some(Err(IoError::Unreachable { page: operation.page }));
         }
-        let (extent, _) = self.place(operation.page);
+        let (extent, _) = self.locate(operation.page);
         let waiting = &mut self.extents[extent].waiting;
         if !waiting.contains(&id) {
             waiting.push(id);
@@ -271,28 +273,28 @@ impl Engine {
     fn finish(&mut self, id: u32, mut operation: Operation, result: Result<(), IoError>) {
         let page = operation.page;
         if operation.is_write() && result.is_err() && operation.was_posted {
-            self.leave_unsure(&operation);
+            self.mark_failed_write(&operation);
         }
         self.counts.lost += u64::from(matches!(result, Err(IoError::Lost { .. })));
         self.count_repairs(&operation);
         let bytes = operation.bytes.take().unwrap_or_default();
-        match &operation.aim {
-            Aim::Read(part) => {
+        match &operation.kind {
+            OperationKind::Read(part) => {
                 self.counts.pages_read += 1;
-                self.requests.part_ended(part, result.map(|()| Some(&*bytes)));
+                self.requests.finish_part(part, result.map(|()| Some(&*bytes)));
             }
-            Aim::Write(part) => {
+            OperationKind::Write(part) => {
                 self.counts.pages_written += 1;
-                self.part_over(part, page);
-                if let Some(pages) = self.requests.part_ended(part, result.map(|()| None)) {
-                    self.write_over(part.request, pages);
+                self.record_part_done(part, page);
+                if let Some(pages) = self.requests.finish_part(part, result.map(|()| None)) {
+                    self.record_write_done(part.request, pages);
                 }
             }
-            Aim::Copy { to } => {
+            OperationKind::Copy { to } => {
                 self.background -= 1;
                 self.page_copied(page, *to, result);
             }
-            Aim::Scrub { is_periodic } => {
+            OperationKind::Scrub { is_periodic } => {
                 self.background -= 1;
                 self.page_scrubbed(*is_periodic);
             }
@@ -312,21 +314,21 @@ impl Engine {
 
     /// Logs a repair of an in-sync replica: the memory of its node, or the transport to it, corrupts data.
     fn log_repair(&self, page: u64, serial: u32) {
-        let (extent, _) = self.place(page);
+        let (extent, _) = self.locate(page);
         let replica = self.extents[extent].replica(serial).filter(|replica| replica.is_in_sync());
-        if let Some(donor) = replica.and_then(Replica::donor) {
-            let (node, client) = (&self.donors[donor].address, &self.config.name);
+        if let Some(node) = replica.and_then(Replica::node) {
+            let (node, client) = (&self.nodes[node].address, &self.config.name);
             tracing::warn!(client, page, node, "a replica had wrong bytes; it was repaired from another one");
         }
     }
 
     fn page_copied(&mut self, page: u64, to: u32, result: Result<(), IoError>) {
-        let (extent, at) = self.place(page);
+        let (extent, at) = self.locate(page);
         if result.is_ok() {
             self.counts.copied += 1;
         }
         let Some(replica) = self.extents[extent].replica_mut(to) else { return };
-        if let Standing::Filling { next, copying } = &mut replica.standing {
+        if let ReplicaState::Resyncing { next, copying } = &mut replica.state {
             *copying -= 1;
             // A page that is lost stays lost. An unreachable one is copied later.
             if matches!(result, Err(IoError::Unreachable { .. })) {
@@ -337,35 +339,35 @@ impl Engine {
 
     /// Creates the tag of an I/O request and counts the request.
     pub(super) fn tag(&mut self, id: u32, operation: &mut Operation, replica: u32) -> PageTag {
-        operation.flying.push(replica);
-        self.flies(replica);
+        operation.in_flight.push(replica);
+        self.io_started(replica);
         PageTag { operation: id, replica }
     }
 
     /// Counts the start of an I/O request with a replica.
-    pub(super) fn flies(&mut self, replica: u32) {
-        *self.flying.entry(replica).or_default() += 1;
+    pub(super) fn io_started(&mut self, replica: u32) {
+        *self.in_flight.entry(replica).or_default() += 1;
     }
 
     /// Counts the end of an I/O request with a replica.
-    pub(super) fn landed(&mut self, replica: u32) {
-        if let Some(count) = self.flying.get_mut(&replica) {
+    pub(super) fn io_finished(&mut self, replica: u32) {
+        if let Some(count) = self.in_flight.get_mut(&replica) {
             *count -= 1;
             if *count == 0 {
-                self.flying.remove(&replica);
+                self.in_flight.remove(&replica);
             }
         }
     }
 
     /// Handles the completion of an operation's I/O request.
-    pub(super) fn step_with(&mut self, tag: PageTag, result: Result<Bytes, ()>, now: Nanos) {
+    pub(super) fn on_page_io(&mut self, tag: PageTag, result: Result<Bytes, ()>, now: Nanos) {
         let PageTag { operation: id, replica } = tag;
-        self.landed(replica);
+        self.io_finished(replica);
         let Some(mut operation) = self.operations[id as usize].take() else { return };
-        operation.flying.retain(|serial| *serial != replica);
-        match (operation.stage, result) {
-            (Stage::Fetching, Ok(found)) => self.page_came(&mut operation, replica, found),
-            (Stage::Fetching, Err(())) => operation.failed.push(replica),
+        operation.in_flight.retain(|serial| *serial != replica);
+        match (operation.state, result) {
+            (OperationState::Fetching, Ok(found)) => self.check_fetched_page(&mut operation, replica, found),
+            (OperationState::Fetching, Err(())) => operation.failed.push(replica),
             (_, Ok(_)) => {
                 operation.left.retain(|serial| *serial != replica);
                 operation.stored.push(replica);
@@ -380,7 +382,7 @@ impl Engine {
     /// Returns the bytes to store, and records that a write was posted. A repair stores the present content of the
     /// page, so it does not count.
     pub(super) fn bytes_to_store(operation: &mut Operation) -> Bytes {
-        operation.was_posted |= operation.stage == Stage::Storing;
+        operation.was_posted |= operation.state == OperationState::Storing;
         operation.bytes.clone().unwrap_or_default()
     }
 

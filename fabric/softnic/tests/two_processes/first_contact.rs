@@ -1,0 +1,91 @@
+//! A message to a queue pair that is not ready yet, of a process without a connection. It is sent when the queue pair
+//! becomes ready and not when a timer expires, which is verified by counters and not by time. A thread that polls lets
+//! the service thread reply.
+
+use std::time::Instant;
+
+use crate::support::apart::is_apart;
+use crate::support::process::*;
+use crate::support::*;
+use farcall_verbs::{QpCap, SendWr, WcStatus};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Number of rounds, each with a process of its own.
+const ROUNDS: u64 = 4;
+
+#[test]
+fn child_entry() {
+    let Some((_, _, mut line)) = role() else { return };
+    let mut end = End::default();
+    end.init();
+    tell(&mut line, &end);
+    let to = learn(&mut line).unwrap();
+    // The connect request was received and refused.
+    line.hear();
+    end.rtr(to.qpn);
+    line.hear();
+    drop(end);
+    std::process::exit(0);
+}
+
+fn counted(end: &End, counter: &str) -> u64 {
+    let report = farcall_stats::read_pid(std::process::id()).unwrap();
+    let label = format!("softnic qp {:#08x}", end.qp.qp_num());
+    let block = report.blocks.iter().find(|block| block.live && block.label == label).unwrap();
+    block.counters.iter().find(|(name, _)| name == counter).unwrap().1
+}
+
+#[test]
+fn announces_readiness_to_a_process_it_never_met() {
+    for round in 0..ROUNDS {
+        let mut other = start("late", &[]);
+        let mut a = End::new(1 << 16, ALL, QpCap::default());
+        a.init();
+        tell(&mut other.line, &a);
+        let to = learn(&mut other.line).unwrap();
+        a.rtr(to.qpn);
+        a.rts();
+        a.send(&[SendWr::write(round, &[], to.addr, to.rkey).with_flags(SIGNALED)]);
+        while counted(&a, "waits") == 0 {
+            assert_eq!(a.poll(), None);
+        }
+        other.line.say([1, 0, 0, 0]);
+        let wc = a.wait();
+        assert_eq!((wc.wr_id, wc.status), (round, WcStatus::SUCCESS));
+        let began = Instant::now();
+        while counted(&a, "peer_became_ready") == 0 {
+            assert!(began.elapsed() < LOST, "nobody said that the pair is ready: a timer ran out");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// With one core for the polling thread and the service thread, the number of polls that find nothing is small, because
+/// the polling thread yields. Otherwise it polls for as long as the scheduler lets it.
+#[test]
+fn lets_the_service_thread_reply_on_one_core() {
+    const POLLS_MAX: u32 = 1_000;
+    // In a process of its own, whose service thread starts here.
+    if !is_apart("lets_the_service_thread_reply_on_one_core", "auto") {
+        return;
+    }
+    let before = sched_getaffinity(None).unwrap();
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).unwrap());
+    // This thread, and the threads that it starts.
+    sched_setaffinity(None, &one).unwrap();
+    let mut fewest = u32::MAX;
+    for round in 0..8 {
+        let (mut a, mut b) = (End::default(), End::default());
+        join(&mut a, &mut b, End::rts);
+        let sges = [a.sge(0, 8)];
+        a.send(&[SendWr::read(round, &sges, b.mr.addr() as u64, b.mr.rkey()).with_flags(SIGNALED)]);
+        let (mut polls, began) = (0, Instant::now());
+        while a.poll().is_none() {
+            polls += 1;
+            assert!(began.elapsed() < LOST, "no completion");
+        }
+        fewest = fewest.min(polls);
+    }
+    assert!(fewest < POLLS_MAX, "{fewest} polls");
+}
