@@ -1,14 +1,11 @@
 //! A message to a queue pair that is not ready yet, of a process without a connection. It is sent when the queue pair
-//! becomes ready and not when a timer expires, which is verified by counters and not by time. A thread that polls lets
-//! the service thread reply.
+//! becomes ready and not when a timer expires, which is verified by counters and not by time.
 
 use std::time::Instant;
 
-use crate::support::apart::is_apart;
 use crate::support::process::*;
 use crate::support::*;
 use farcall_verbs::{QpCap, SendWr, WcStatus};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Number of rounds, each with a process of its own.
 const ROUNDS: u64 = 4;
@@ -58,34 +55,4 @@ fn announces_readiness_to_a_process_it_never_met() {
             std::thread::yield_now();
         }
     }
-}
-
-/// With one core for the polling thread and the service thread, the number of polls that find nothing is small, because
-/// the polling thread yields. Otherwise it polls for as long as the scheduler lets it.
-#[test]
-fn lets_the_service_thread_reply_on_one_core() {
-    const POLLS_MAX: u32 = 1_000;
-    // In a process of its own, whose service thread starts here.
-    if !is_apart("lets_the_service_thread_reply_on_one_core", "auto") {
-        return;
-    }
-    let before = sched_getaffinity(None).unwrap();
-    let mut one = CpuSet::new();
-    one.set((0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).unwrap());
-    // This thread, and the threads that it starts.
-    sched_setaffinity(None, &one).unwrap();
-    let mut fewest = u32::MAX;
-    for round in 0..8 {
-        let (mut a, mut b) = (End::default(), End::default());
-        join(&mut a, &mut b, End::rts);
-        let sges = [a.sge(0, 8)];
-        a.send(&[SendWr::read(round, &sges, b.mr.addr() as u64, b.mr.rkey()).with_flags(SIGNALED)]);
-        let (mut polls, began) = (0, Instant::now());
-        while a.poll().is_none() {
-            polls += 1;
-            assert!(began.elapsed() < LOST, "no completion");
-        }
-        fewest = fewest.min(polls);
-    }
-    assert!(fewest < POLLS_MAX, "{fewest} polls");
 }

@@ -178,11 +178,6 @@ impl SendSide {
         }
     }
 
-    /// Returns whether the oldest request waits for a reply of the target's process.
-    pub(crate) fn waits_for_reply(&self) -> bool {
-        self.wait_limit.as_ref().is_some_and(WaitLimit::is_for_reply)
-    }
-
     /// Returns whether only a polling thread can continue the waiting requests: they wait for a receive that the
     /// target's application posts. Service threads send requests to targets that match shared receives, and to targets
     /// that are not ready.

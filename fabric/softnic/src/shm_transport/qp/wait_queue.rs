@@ -91,11 +91,6 @@ impl WaitLimit {
         }
     }
 
-    /// Returns whether the target's process had to reply to a request at the last poll.
-    pub(crate) fn is_for_reply(&self) -> bool {
-        self.last == WaitReason::PeerReply
-    }
-
     /// Returns the time waited at the last poll.
     pub(crate) const fn waited(&self) -> Duration {
         self.waited.sum()

@@ -148,14 +148,8 @@ impl QpCore {
             self.app_poll_count
                 .store(self.app_poll_count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
-        let waits_for_reply = attends && send.waits_for_reply();
         let matched = send.connection.initiator_mut().and_then(Initiator::take_due_match);
         drop(send);
-        if waits_for_reply {
-            // A service thread replies: this process's own or the peer's. If more threads poll than there are cores, it
-            // would otherwise be scheduled after all of them.
-            std::thread::yield_now();
-        }
         self.after_leaving_sends();
         if let Some(target) = matched.and_then(|qpn| self.shm.qp(qpn)) {
             target.match_for_sender();
