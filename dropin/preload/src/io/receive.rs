@@ -13,7 +13,7 @@ use super::{Way, fail};
 use crate::pointers::Access;
 use crate::ring::{Look, Pull};
 use crate::sock::{Direction, Link, STRAYED, Sock, Stage};
-use crate::{clock, confined, diagnosis, tcp};
+use crate::{clock, confined, diagnosis, io, tcp};
 
 /// Flags of a receive that the rings know.
 const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT
@@ -66,7 +66,8 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
     let (mut done, mut wait, mut has_waited) = (0, None, false);
     loop {
         // Checked before the bytes are. A peek may get fewer than are there: it ends where a ring begins or ends.
-        let are_all_there = peeks_at_all && (has_waited || tcp::is_ended(fd));
+        let are_all_there =
+            peeks_at_all && (has_waited || tcp::is_ended(fd) || has_kernel_all(fd, sock, wanted));
         // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
         let got = unsafe { receive_now(fd, sock, buffers, done, flags) };
         match got {
@@ -103,6 +104,11 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
             }
         }
     }
+}
+
+/// Returns whether `count` bytes wait in the kernel, and none in the ring.
+fn has_kernel_all(fd: c_int, sock: &Sock, count: usize) -> bool {
+    io::unread_bytes(sock) == 0 && tcp::unread_bytes(fd) >= count as u64
 }
 
 /// Receives when no bytes are requested. TCP waits until there are some all the same, however few: SO_RCVLOWAT, which

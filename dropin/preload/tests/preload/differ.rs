@@ -85,12 +85,13 @@ fn reports_a_member_that_returns_to_tcp_in_the_same_wait() {
     compare_calls(&path, Mode { uses: 3, room: 3 }, 778_602);
 }
 
-/// A peek at all bytes (MSG_PEEK and MSG_WAITALL) of which some are behind a ring that has ended.
+/// A peek at all bytes (MSG_PEEK and MSG_WAITALL) of which some are behind a ring that has ended, also if it was empty.
 #[test]
 fn ends_a_peek_at_bytes_behind_a_ring() {
     let folder = Folder::new("differ-peek");
     let Some(path) = compile(&folder, "differ") else { return };
     compare_calls(&path, Mode { uses: 3, room: 1 }, 3_060_190);
+    compare_calls(&path, Mode { uses: 20, room: 2 }, 5_018_840);
 }
 
 /// A member that is off (EPOLLONESHOT) while bytes arrive, and that the program asks for again.
