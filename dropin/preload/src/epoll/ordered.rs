@@ -274,12 +274,13 @@ impl State {
             let ready = ask_kernel(fd, sock) & (wanted | ALWAYS);
             (ready != 0).then_some(epoll_event { events: ready, u64: data })
         });
-        if let (Some(_), Some((wanted, _)), Some(ring)) = (event, wish, self.ring(fd))
-            && wanted & ONE_SHOT != 0
-        {
-            ring.off = Off::Reported;
+        match self.ring(fd) {
+            // It stays until the program asks for it again: EPOLL_CTL_MOD cannot switch off errors and ends.
+            Some(ring) if event.is_some() && wish.is_some_and(|(wanted, _)| wanted & ONE_SHOT != 0) => {
+                ring.off = Off::Reported;
+            }
+            _ => self.leave_ring(fd),
         }
-        self.leave_ring(fd);
         event.map_or(Entry::Dropped, Entry::Event)
     }
 

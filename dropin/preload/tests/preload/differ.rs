@@ -102,6 +102,14 @@ fn reports_a_member_that_was_off_when_bytes_came() {
     compare_calls(&path, Mode { uses: 3, room: 1 }, 4_085_154);
 }
 
+/// A member that is reported once (EPOLLONESHOT) when it has returned to TCP, and ends afterwards.
+#[test]
+fn reports_a_member_once_that_returns_to_tcp() {
+    let folder = Folder::new("differ-once");
+    let Some(path) = compile(&folder, "differ") else { return };
+    compare_calls(&path, Mode { uses: 8, room: 1 }, 6_080_719);
+}
+
 /// Number of the first seed: from the environment, or the same each time, so that each run compares the same calls.
 fn first_seed() -> u64 {
     std::env::var("FARCALL_TEST_SEED").map_or(1, |seed| seed.parse().unwrap())
