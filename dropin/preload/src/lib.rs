@@ -21,6 +21,7 @@
 //! | `io`, `poll`, `epoll` | sending and receiving; waiting for readiness |
 //! | `door`, `sleepers` | what wakes threads that sleep; threads that sleep for one connection |
 //! | `signals` | which handlers let a call continue that they interrupted |
+//! | `jumps` | jumps of the program out of calls |
 //! | `spin` | how long to look before sleeping |
 //! | `fork`, `thread` | what a child must not take for its own |
 //! | `direct_calls` | code of the program that makes system calls itself |
@@ -41,6 +42,7 @@ mod errno;
 mod fd_set;
 mod fork;
 mod io;
+mod jumps;
 mod meet;
 mod memory;
 mod own_fds;

@@ -57,7 +57,7 @@ pub fn in_the_way_of(fd: c_int) -> Option<RawFd> {
     if fd.saturating_add(SLACK) < LOWEST.load(Relaxed) {
         return None;
     }
-    let lowest = next_from(0)? as c_int;
+    let lowest = next_from(0).map_or(c_int::MAX, |lowest| lowest as c_int);
     LOWEST.store(lowest, Relaxed);
     (fd.saturating_add(SLACK) >= lowest).then_some(lowest)
 }

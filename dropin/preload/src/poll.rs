@@ -10,7 +10,7 @@ use crate::sleepers::Sleeper;
 use crate::sock::{InKernel, KernelWait, Link, Sock, SockRef, Stage};
 use crate::spin::Spin;
 use crate::switch::Switch;
-use crate::{clock, epoll, errno, real, sock, tcp};
+use crate::{clock, epoll, errno, jumps, real, sock, tcp};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -26,17 +26,27 @@ pub struct Readiness {
 
 /// Polls a connection for poll's `events`.
 pub fn readiness(fd: c_int, sock: &Sock, events: i16) -> Readiness {
+    readiness_with(fd, sock, events, 0)
+}
+
+/// Polls a connection for poll's `events`; fewer than `enough_bytes` bytes are not readable.
+fn readiness_with(fd: c_int, sock: &Sock, events: i16, enough_bytes: u64) -> Readiness {
     let Some(link) = sock.link() else { return Readiness { ready: 0, ask: events } };
     let (mut ready, mut ask) = (0, events);
     // Bytes that went by TCP before the ring may not have arrived yet.
     let has_error = sock.pending_error.load(SeqCst) != 0;
     let unread_bytes = link.inn.look().unread_bytes;
+    let low_water_bytes = u64::from(sock.low_water_bytes.load(SeqCst)).max(enough_bytes);
     let is_readable = unread_bytes > 0
         && if link.inn.is_reached(0) {
-            is_enough(fd, sock, unread_bytes)
+            is_enough(fd, low_water_bytes, unread_bytes)
         } else {
-            is_enough_across(fd, sock, &link.inn, unread_bytes)
+            is_enough_across(fd, low_water_bytes, &link.inn, unread_bytes)
         };
+    if enough_bytes > 0 {
+        // The kernel would report any number of bytes.
+        ask = ask & !IN | libc::POLLRDHUP;
+    }
     if is_readable || has_error {
         ready |= events & IN;
     }
@@ -56,8 +66,7 @@ pub fn readiness(fd: c_int, sock: &Sock, events: i16) -> Readiness {
 
 /// Returns whether a receiver is notified of bytes that wait in the ring, together with those behind it in the kernel
 /// (SO_RCVLOWAT).
-fn is_enough(fd: c_int, sock: &Sock, unread_bytes: u64) -> bool {
-    let low_water_bytes = u64::from(sock.low_water_bytes.load(SeqCst));
+fn is_enough(fd: c_int, low_water_bytes: u64, unread_bytes: u64) -> bool {
     unread_bytes >= low_water_bytes
         || unread_bytes + tcp::unread_bytes(fd) >= low_water_bytes
         // An end, or an error.
@@ -66,8 +75,7 @@ fn is_enough(fd: c_int, sock: &Sock, unread_bytes: u64) -> bool {
 
 /// Returns whether bytes that went by TCP before the ring, too few by themselves for SO_RCVLOWAT, are enough together
 /// with those in the ring. The kernel reports any number of them if the option has its default.
-fn is_enough_across(fd: c_int, sock: &Sock, inn: &Switch<Ring>, unread_bytes: u64) -> bool {
-    let low_water_bytes = u64::from(sock.low_water_bytes.load(SeqCst));
+fn is_enough_across(fd: c_int, low_water_bytes: u64, inn: &Switch<Ring>, unread_bytes: u64) -> bool {
     if low_water_bytes <= 1 {
         return false;
     }
@@ -95,15 +103,42 @@ pub fn kernel_waits(fds: &[pollfd]) -> Option<Vec<KernelWait>> {
 struct Waited {
     at: usize,
     sock: SockRef,
+    /// As [`Caller::enough_bytes`].
+    enough_bytes: u64,
+}
+
+/// Requirements of a function that waits for connections.
+#[derive(Clone, Copy, Default)]
+pub struct Caller {
+    /// Number of bytes below which a connection is not readable; 0: none. Of bytes that come by TCP the wait is not
+    /// notified then.
+    pub enough_bytes: u64,
+    /// Number of uses of each connection that the caller has, which end if the program jumps out of the wait.
+    pub uses: u32,
+}
+
+impl Waited {
+    fn readiness(&self, fds: &[pollfd]) -> Readiness {
+        let entry = &fds[self.at];
+        readiness_with(entry.fd, &self.sock, entry.events, self.enough_bytes)
+    }
 }
 
 /// As ppoll(2), with a time instead of a timeout.
 pub fn poll(fds: &mut [pollfd], until_ns: Option<u64>, mask: *const sigset_t) -> c_int {
+    poll_for(fds, until_ns, mask, Caller::default())
+}
+
+/// Like [`poll`], as the caller wishes.
+pub fn poll_for(fds: &mut [pollfd], until_ns: Option<u64>, mask: *const sigset_t, caller: Caller) -> c_int {
+    let enough_bytes = caller.enough_bytes;
     for entry in fds.iter() {
         epoll::set_nested(entry.fd);
     }
-    let socks =
-        fds.iter().enumerate().filter_map(|(at, entry)| Some(Waited { at, sock: sock::get(entry.fd)? }));
+    let socks = fds
+        .iter()
+        .enumerate()
+        .filter_map(|(at, entry)| Some(Waited { at, sock: sock::get(entry.fd)?, enough_bytes }));
     let socks: Vec<Waited> = socks.filter(|waited| waited.sock.stage() != Stage::Tcp).collect();
     for waited in socks.iter().filter(|waited| waited.sock.is_inherited()) {
         waited.sock.demote(farcall_stats::PathReason::Forked);
@@ -111,11 +146,7 @@ pub fn poll(fds: &mut [pollfd], until_ns: Option<u64>, mask: *const sigset_t) ->
     let mut kernel: Vec<pollfd> = Vec::with_capacity(fds.len() + 2 * socks.len());
     loop {
         let is_late = until_ns.is_some_and(|until| clock::now_ns() >= until);
-        let any = || {
-            socks
-                .iter()
-                .any(|waited| readiness(fds[waited.at].fd, &waited.sock, fds[waited.at].events).ready != 0)
-        };
+        let any = || socks.iter().any(|waited| waited.readiness(fds).ready != 0);
         // A signal that waits is delivered by a call that finds nothing, and only by that one.
         let look_mask = if is_late && !any() { mask } else { std::ptr::null() };
         let found = look(fds, &socks, &mut kernel, look_mask);
@@ -124,11 +155,7 @@ pub fn poll(fds: &mut [pollfd], until_ns: Option<u64>, mask: *const sigset_t) ->
         }
         let spins = socks.iter().any(|waited| waited.sock.stage() == Stage::Met);
         let mut spin = Spin::begin();
-        let any = || {
-            socks
-                .iter()
-                .any(|waited| readiness(fds[waited.at].fd, &waited.sock, fds[waited.at].events).ready != 0)
-        };
+        let any = || socks.iter().any(|waited| waited.readiness(fds).ready != 0);
         let mut is_ready = any();
         while !is_ready && spins && spin.goes_on() {
             is_ready = any();
@@ -137,7 +164,7 @@ pub fn poll(fds: &mut [pollfd], until_ns: Option<u64>, mask: *const sigset_t) ->
             spin.found();
             continue;
         }
-        let slept = sleep(fds, &socks, &mut kernel, until_ns, mask);
+        let slept = sleep(fds, &socks, &mut kernel, until_ns, mask, caller.uses);
         spin.found();
         if slept < 0 {
             return -1;
@@ -181,8 +208,7 @@ fn has_more(fds: &[pollfd], socks: &[Waited], rings: &mut Vec<i16>) -> bool {
     rings.resize(socks.len(), 0);
     let mut has_more = false;
     for (waited, ready) in socks.iter().zip(rings) {
-        let entry = &fds[waited.at];
-        let now = readiness(entry.fd, &waited.sock, entry.events).ready;
+        let now = waited.readiness(fds).ready;
         has_more |= now & !*ready != 0;
         *ready = now;
     }
@@ -194,7 +220,7 @@ fn fill(fds: &[pollfd], socks: &[Waited], kernel: &mut Vec<pollfd>) {
     kernel.clear();
     kernel.extend(fds.iter().map(|entry| pollfd { revents: 0, ..*entry }));
     for waited in socks {
-        kernel[waited.at].events = readiness(fds[waited.at].fd, &waited.sock, fds[waited.at].events).ask;
+        kernel[waited.at].events = waited.readiness(fds).ask;
     }
 }
 
@@ -208,7 +234,8 @@ fn take(fds: &mut [pollfd], socks: &[Waited], kernel: &[pollfd], rings: &[i16]) 
         entry.revents |= ready;
         if kernel[waited.at].revents & (libc::POLLRDHUP | libc::POLLHUP) != 0 {
             waited.sock.peer_has_ended(entry.fd);
-            entry.revents |= readiness(entry.fd, &waited.sock, entry.events).ready;
+            let ready = waited.readiness(fds).ready;
+            fds[waited.at].revents |= ready;
         }
     }
     fds.iter().filter(|entry| entry.revents != 0).count() as c_int
@@ -221,6 +248,7 @@ fn sleep(
     kernel: &mut Vec<pollfd>,
     until_ns: Option<u64>,
     mask: *const sigset_t,
+    uses: u32,
 ) -> c_int {
     fill(fds, socks, kernel);
     let (mut inside, mut armed, mut sleepers, mut is_ready) = (Vec::new(), Vec::new(), Vec::new(), false);
@@ -247,13 +275,23 @@ fn sleep(
                         }
                     }
                 }
-                is_ready |= readiness(entry.fd, sock, entry.events).ready != 0;
-                is_ready |= readiness(entry.fd, sock, entry.events).ask != kernel[waited.at].events;
+                is_ready |= waited.readiness(fds).ready != 0;
+                is_ready |= waited.readiness(fds).ask != kernel[waited.at].events;
             }
             Stage::Tcp => {}
         }
     }
-    let mut slept = if is_ready { 0 } else { sleep_in_kernel(kernel, until_ns, mask) };
+    let mut slept = 0;
+    if !is_ready {
+        let mut undo = || {
+            inside.clear();
+            sleepers.clear();
+            armed.iter().for_each(|waited| disarm(&waited.sock));
+            // SAFETY: the program jumps out of the functions that have these uses.
+            socks.iter().for_each(|waited| unsafe { waited.sock.end_left(uses) });
+        };
+        slept = jumps::wait(&mut undo, || sleep_in_kernel(kernel, until_ns, mask));
+    }
     let error = errno::get();
     drop(inside);
     for (sleeper, door) in sleepers.iter().zip(&kernel[fds.len()..]) {

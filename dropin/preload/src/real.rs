@@ -151,6 +151,29 @@ real! {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
     fn opendir(path: *const c_char) -> *mut DIR;
+    fn tmpfile() -> *mut FILE;
+    fn tmpfile64() -> *mut FILE;
+    fn mkstemp(name: *mut c_char) -> c_int;
+    fn mkstemp64(name: *mut c_char) -> c_int;
+    fn mkostemp(name: *mut c_char, flags: c_int) -> c_int;
+    fn mkostemp64(name: *mut c_char, flags: c_int) -> c_int;
+    fn mkstemps(name: *mut c_char, suffix_len: c_int) -> c_int;
+    fn mkstemps64(name: *mut c_char, suffix_len: c_int) -> c_int;
+    fn mkostemps(name: *mut c_char, suffix_len: c_int, flags: c_int) -> c_int;
+    fn mkostemps64(name: *mut c_char, suffix_len: c_int, flags: c_int) -> c_int;
+    fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn mq_open(name: *const c_char, flags: c_int, mode: mode_t, attributes: *mut c_void) -> c_int;
+    fn posix_openpt(flags: c_int) -> c_int;
+    fn getpt() -> c_int;
+    fn openpty(
+        near: *mut c_int, far: *mut c_int, name: *mut c_char, settings: *const c_void, size: *const c_void
+    ) -> c_int;
+    fn pidfd_open(pid: pid_t, flags: c_uint) -> c_int;
+    fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int;
+    fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int;
+    fn fanotify_init(flags: c_uint, event_flags: c_uint) -> c_int;
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fn dup(fd: c_int) -> c_int;
     fn dup2(fd: c_int, new: c_int) -> c_int;
     fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int;
@@ -239,6 +262,10 @@ real! {
     fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int;
     fn munmap(at: *mut c_void, len: size_t) -> c_int;
     fn mprotect(at: *mut c_void, len: size_t, access: c_int) -> c_int;
+    fn pkey_mprotect(at: *mut c_void, len: size_t, access: c_int, key: c_int) -> c_int;
+    fn shmdt(at: *const c_void) -> c_int;
+    fn brk(end: *mut c_void) -> c_int;
+    fn sbrk(increment: isize) -> *mut c_void;
     fn syscall(
         number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize
     ) -> c_long;

@@ -22,7 +22,7 @@ use libc::iovec;
 
 use crate::memory::{AtomicChange, Memory};
 use crate::switch::Carrier;
-use crate::thread;
+use crate::{jumps, thread};
 
 /// Set in `PRODUCED`: no more bytes.
 const CLOSED: u64 = 1 << 63;
@@ -78,11 +78,14 @@ pub struct Ring {
 pub struct Held<'a> {
     ring: &'a Ring,
     at: usize,
+    /// Lock that the thread had before.
+    before: Option<jumps::Lock>,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.ring.mem.store(self.at, 0, Release);
+        jumps::unlock(self.before);
     }
 }
 
@@ -186,13 +189,15 @@ impl Ring {
 
     fn lock(&self, word: usize) -> Option<Held<'_>> {
         let (at, own) = (self.words + word, thread::id());
+        let before = jumps::lock(self, at);
         let mut tries = 0_u32;
         loop {
             if self.mem.compare_exchange(at, 0, own) {
-                return Some(Held { ring: self, at });
+                return Some(Held { ring: self, at, before });
             }
             let holder = self.mem.load(at, Relaxed);
             if holder == own {
+                jumps::unlock(before);
                 return None;
             }
             tries += 1;
@@ -205,6 +210,11 @@ impl Ring {
                 self.mem.compare_exchange(at, holder, 0);
             }
         }
+    }
+
+    /// Releases a lock if a thread has it.
+    pub fn release(&self, at: usize, thread: u64) {
+        self.mem.compare_exchange(at, thread, 0);
     }
 
     /// Copies as much as there is room for, from `from_byte` of the caller's buffers on, and publishes it. Returns how

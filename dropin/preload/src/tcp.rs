@@ -76,6 +76,12 @@ fn number(fd: c_int, request: c_ulong) -> Option<u64> {
     u64::try_from(value).ok().filter(|_| asked == 0)
 }
 
+/// Returns whether the next byte to receive follows an urgent one (SIOCATMARK).
+pub fn is_at_mark(fd: c_int) -> bool {
+    const SIOCATMARK: c_ulong = 0x8905;
+    number(fd, SIOCATMARK) == Some(1)
+}
+
 /// Bytes that were received and not read.
 pub fn unread_bytes(fd: c_int) -> u64 {
     number(fd, libc::FIONREAD).unwrap_or(0)

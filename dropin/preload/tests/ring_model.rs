@@ -154,6 +154,19 @@ mod thread {
     }
 }
 
+/// What the library has in `jumps.rs`: no program jumps here.
+mod jumps {
+    use crate::ring::Ring;
+
+    pub type Lock = ();
+
+    pub fn lock(_ring: &Ring, _at: usize) -> Option<Lock> {
+        None
+    }
+
+    pub fn unlock(_before: Option<Lock>) {}
+}
+
 /// An eventfd.
 #[derive(Default)]
 struct Door {

@@ -73,6 +73,8 @@ pub enum PathReason {
     Confined = 20,
     /// TCP: a stream of the C library (`FILE`) uses its descriptor.
     Stream = 21,
+    /// Back on TCP: most of its responses are so large that shared memory gains nothing.
+    LargeTransfers = 22,
 }
 
 impl Report {
@@ -113,6 +115,7 @@ impl PathReason {
             19 => "no connection was established",
             20 => "demoted: the program restricts its system calls",
             21 => "a stream of the C library has its descriptor",
+            22 => "demoted: large responses",
             _ => return None,
         })
     }

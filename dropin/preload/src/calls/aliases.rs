@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libc::{fd_set, mmsghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
+use libc::{FILE, fd_set, mmsghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
 
 use super::{connection, control, events, export, process, receive, send, streams};
 
@@ -72,6 +72,34 @@ export! {
     fn __backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> () {
         // SAFETY: another name of the same function of the C library, with the same contract and the same arguments.
         unsafe { streams::backtrace_symbols_fd(addresses, count, fd) }
+    }
+
+    fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+        // SAFETY: another name of the same function of the C library, with the same contract and the same arguments.
+        unsafe { streams::fdopen(fd, mode) }
+    }
+
+    fn _IO_fclose(stream: *mut FILE) -> c_int {
+        // SAFETY: another name of the same function of the C library, with the same contract and the same arguments.
+        unsafe { streams::fclose(stream) }
+    }
+
+    fn _IO_popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+        // SAFETY: another name of the same function of the C library, with the same contract and the same arguments.
+        unsafe { process::popen(command, mode) }
+    }
+
+    // The C library's own write and read without this library, whatever the descriptor is.
+    fn eventfd_write(fd: c_int, value: u64) -> c_int {
+        // SAFETY: a number of this function.
+        let done = unsafe { send::write(fd, (&raw const value).cast(), size_of::<u64>()) };
+        if done == size_of::<u64>() as ssize_t { 0 } else { -1 }
+    }
+
+    fn eventfd_read(fd: c_int, value: *mut u64) -> c_int {
+        // SAFETY: the caller's number, which `eventfd_read` fills.
+        let done = unsafe { receive::read(fd, value.cast(), size_of::<u64>()) };
+        if done == size_of::<u64>() as ssize_t { 0 } else { -1 }
     }
 
     // The C library's own asks the kernel.

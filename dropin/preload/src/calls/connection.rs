@@ -8,7 +8,7 @@ use farcall_stats::PathReason;
 use libc::{sockaddr, socklen_t};
 
 use super::export;
-use super::opening::with_room;
+use super::opening::{open_with_room, with_room};
 use crate::{descriptors, errno, meet, own_fds, real, sock};
 
 /// An address that the program passed.
@@ -138,7 +138,7 @@ export! {
 
     fn dup(fd: c_int) -> c_int {
         // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
-        let new = with_room(|| unsafe { real::dup(fd) });
+        let new = open_with_room(|| unsafe { real::dup(fd) });
         if new >= 0 {
             descriptors::duplicated(fd, new);
         }

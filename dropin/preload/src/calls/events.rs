@@ -6,7 +6,7 @@ use std::ptr;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, time_t, timespec, timeval};
 
 use super::export;
-use super::opening::with_room;
+use super::opening::open_with_room;
 use crate::sock::KernelWait;
 use crate::{clock, confined, epoll, errno, pointers, poll, real};
 
@@ -104,14 +104,14 @@ unsafe fn readable_when_confined(epfd: c_int, events: *mut epoll_event, max: c_i
 export! {
     fn epoll_create(size: c_int) -> c_int {
         // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
-        let fd = with_room(|| unsafe { real::epoll_create(size) });
+        let fd = open_with_room(|| unsafe { real::epoll_create(size) });
         epoll::created(fd);
         fd
     }
 
     fn epoll_create1(flags: c_int) -> c_int {
         // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
-        let fd = with_room(|| unsafe { real::epoll_create1(flags) });
+        let fd = open_with_room(|| unsafe { real::epoll_create1(flags) });
         epoll::created(fd);
         fd
     }

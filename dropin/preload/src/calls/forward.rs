@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_void};
 use crate::real;
 
 /// Returns the C library's function of a name.
-pub(super) fn next(name: &CStr) -> *mut c_void {
+pub fn next(name: &CStr) -> *mut c_void {
     // SAFETY: a C string.
     unsafe { real::symbol(libc::RTLD_NEXT, name.as_ptr()) }
 }
@@ -47,4 +47,4 @@ macro_rules! forward {
     };
 }
 #[cfg(target_arch = "x86_64")]
-pub(super) use forward;
+pub(crate) use forward;

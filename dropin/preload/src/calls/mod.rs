@@ -9,7 +9,7 @@ mod confinement;
 mod connection;
 pub mod control;
 mod events;
-mod forward;
+pub mod forward;
 mod loading;
 mod mappings;
 mod opening;

@@ -1,8 +1,8 @@
 //! Functions that open descriptors: when the kernel has none left, the library returns its own.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use libc::{DIR, FILE, clockid_t, mode_t, sigset_t};
+use libc::{DIR, FILE, clockid_t, mode_t, pid_t, sigset_t};
 
 use super::export;
 use crate::{descriptors, errno, real};
@@ -17,8 +17,34 @@ pub(super) fn with_room(open: impl Fn() -> c_int) -> c_int {
     }
 }
 
+/// As [`with_room`] for functions that return the lowest free number. Functions of the C library that this library does not
+/// replace find some free numbers, too.
+pub(super) fn open_with_room(open: impl Fn() -> c_int) -> c_int {
+    let opened = with_room(open);
+    if opened >= 0 {
+        let saved = errno::get();
+        descriptors::make_way(opened);
+        errno::set(saved);
+    }
+    opened
+}
+
+/// As [`open_with_room`] for functions that change a name that ends in `XXXXXX`, also if they fail.
+///
+/// # Safety
+/// `name` is a C string that can be written.
+unsafe fn with_room_and_name(name: *mut c_char, open: impl Fn() -> c_int) -> c_int {
+    // SAFETY: this function's contract.
+    let before = unsafe { CStr::from_ptr(name) }.to_owned();
+    open_with_room(|| {
+        // SAFETY: a string of the same length is there.
+        unsafe { name.copy_from(before.as_ptr(), before.count_bytes()) };
+        open()
+    })
+}
+
 /// As [`with_room`] for functions that return a pointer.
-fn with_room_for<T>(open: impl Fn() -> *mut T) -> *mut T {
+pub(super) fn with_room_for<T>(open: impl Fn() -> *mut T) -> *mut T {
     loop {
         let opened = open();
         if !opened.is_null() || errno::get() != libc::EMFILE || !descriptors::make_way_for_one() {
@@ -31,7 +57,7 @@ fn with_room_for<T>(open: impl Fn() -> *mut T) -> *mut T {
 export! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         // SAFETY: no memory is involved.
-        with_room(|| unsafe { real::socket(domain, kind, protocol) })
+        open_with_room(|| unsafe { real::socket(domain, kind, protocol) })
     }
 
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {
@@ -41,47 +67,47 @@ export! {
 
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
         // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
-        with_room(|| unsafe { real::open(path, flags, mode) })
+        open_with_room(|| unsafe { real::open(path, flags, mode) })
     }
 
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
         // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
-        with_room(|| unsafe { real::open64(path, flags, mode) })
+        open_with_room(|| unsafe { real::open64(path, flags, mode) })
     }
 
     fn __open_2(path: *const c_char, flags: c_int) -> c_int {
         // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
-        with_room(|| unsafe { real::__open_2(path, flags) })
+        open_with_room(|| unsafe { real::__open_2(path, flags) })
     }
 
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
         // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
-        with_room(|| unsafe { real::__open64_2(path, flags) })
+        open_with_room(|| unsafe { real::__open64_2(path, flags) })
     }
 
     fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
         // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
-        with_room(|| unsafe { real::openat(directory, path, flags, mode) })
+        open_with_room(|| unsafe { real::openat(directory, path, flags, mode) })
     }
 
     fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
         // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
-        with_room(|| unsafe { real::openat64(directory, path, flags, mode) })
+        open_with_room(|| unsafe { real::openat64(directory, path, flags, mode) })
     }
 
     fn __openat_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
         // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
-        with_room(|| unsafe { real::__openat_2(directory, path, flags) })
+        open_with_room(|| unsafe { real::__openat_2(directory, path, flags) })
     }
 
     fn __openat64_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
         // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
-        with_room(|| unsafe { real::__openat64_2(directory, path, flags) })
+        open_with_room(|| unsafe { real::__openat64_2(directory, path, flags) })
     }
 
     fn creat(path: *const c_char, mode: mode_t) -> c_int {
         // SAFETY: `path` is a C string of the program's, which the C library and the kernel alone read.
-        with_room(|| unsafe { real::creat(path, mode) })
+        open_with_room(|| unsafe { real::creat(path, mode) })
     }
 
     fn pipe(fds: *mut c_int) -> c_int {
@@ -96,32 +122,32 @@ export! {
 
     fn eventfd(count: c_uint, flags: c_int) -> c_int {
         // SAFETY: no memory is involved.
-        with_room(|| unsafe { real::eventfd(count, flags) })
+        open_with_room(|| unsafe { real::eventfd(count, flags) })
     }
 
     fn timerfd_create(clock: clockid_t, flags: c_int) -> c_int {
         // SAFETY: no memory is involved.
-        with_room(|| unsafe { real::timerfd_create(clock, flags) })
+        open_with_room(|| unsafe { real::timerfd_create(clock, flags) })
     }
 
     fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int {
         // SAFETY: the kernel reads a set at `mask`, and fails with EFAULT if it cannot.
-        with_room(|| unsafe { real::signalfd(fd, mask, flags) })
+        open_with_room(|| unsafe { real::signalfd(fd, mask, flags) })
     }
 
     fn inotify_init() -> c_int {
         // SAFETY: no memory is involved.
-        with_room(|| unsafe { real::inotify_init() })
+        open_with_room(|| unsafe { real::inotify_init() })
     }
 
     fn inotify_init1(flags: c_int) -> c_int {
         // SAFETY: no memory is involved.
-        with_room(|| unsafe { real::inotify_init1(flags) })
+        open_with_room(|| unsafe { real::inotify_init1(flags) })
     }
 
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
         // SAFETY: `name` is a C string of the program's, which the kernel alone reads.
-        with_room(|| unsafe { real::memfd_create(name, flags) })
+        open_with_room(|| unsafe { real::memfd_create(name, flags) })
     }
 
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
@@ -132,6 +158,104 @@ export! {
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
         // SAFETY: both are C strings of the program's, which the C library alone reads.
         with_room_for(|| unsafe { real::fopen64(path, mode) })
+    }
+
+    fn tmpfile() -> *mut FILE {
+        // SAFETY: no memory is involved.
+        with_room_for(|| unsafe { real::tmpfile() })
+    }
+
+    fn tmpfile64() -> *mut FILE {
+        // SAFETY: no memory is involved.
+        with_room_for(|| unsafe { real::tmpfile64() })
+    }
+
+    fn mkstemp(name: *mut c_char) -> c_int {
+        // SAFETY: `name` is a C string that mkstemp(3) changes.
+        unsafe { with_room_and_name(name, || real::mkstemp(name)) }
+    }
+
+    fn mkstemp64(name: *mut c_char) -> c_int {
+        // SAFETY: `name` is a C string that mkstemp(3) changes.
+        unsafe { with_room_and_name(name, || real::mkstemp64(name)) }
+    }
+
+    fn mkostemp(name: *mut c_char, flags: c_int) -> c_int {
+        // SAFETY: `name` is a C string that mkostemp(3) changes.
+        unsafe { with_room_and_name(name, || real::mkostemp(name, flags)) }
+    }
+
+    fn mkostemp64(name: *mut c_char, flags: c_int) -> c_int {
+        // SAFETY: `name` is a C string that mkostemp(3) changes.
+        unsafe { with_room_and_name(name, || real::mkostemp64(name, flags)) }
+    }
+
+    fn mkstemps(name: *mut c_char, suffix_len: c_int) -> c_int {
+        // SAFETY: `name` is a C string that mkstemps(3) changes.
+        unsafe { with_room_and_name(name, || real::mkstemps(name, suffix_len)) }
+    }
+
+    fn mkstemps64(name: *mut c_char, suffix_len: c_int) -> c_int {
+        // SAFETY: `name` is a C string that mkstemps(3) changes.
+        unsafe { with_room_and_name(name, || real::mkstemps64(name, suffix_len)) }
+    }
+
+    fn mkostemps(name: *mut c_char, suffix_len: c_int, flags: c_int) -> c_int {
+        // SAFETY: `name` is a C string that mkostemps(3) changes.
+        unsafe { with_room_and_name(name, || real::mkostemps(name, suffix_len, flags)) }
+    }
+
+    fn mkostemps64(name: *mut c_char, suffix_len: c_int, flags: c_int) -> c_int {
+        // SAFETY: `name` is a C string that mkostemps(3) changes.
+        unsafe { with_room_and_name(name, || real::mkostemps64(name, suffix_len, flags)) }
+    }
+
+    fn shm_open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        // SAFETY: `name` is a C string of the program's, which the C library and the kernel alone read.
+        open_with_room(|| unsafe { real::shm_open(name, flags, mode) })
+    }
+
+    // The third and the fourth argument are passed on as those of `open` are.
+    fn mq_open(name: *const c_char, flags: c_int, mode: mode_t, attributes: *mut c_void) -> c_int {
+        // SAFETY: `name` is a C string of the program's, and `attributes` its attributes; the kernel alone reads them.
+        open_with_room(|| unsafe { real::mq_open(name, flags, mode, attributes) })
+    }
+
+    fn posix_openpt(flags: c_int) -> c_int {
+        // SAFETY: no memory is involved.
+        open_with_room(|| unsafe { real::posix_openpt(flags) })
+    }
+
+    fn getpt() -> c_int {
+        // SAFETY: no memory is involved.
+        open_with_room(|| unsafe { real::getpt() })
+    }
+
+    fn openpty(
+        near: *mut c_int, far: *mut c_int, name: *mut c_char, settings: *const c_void, size: *const c_void,
+    ) -> c_int {
+        // SAFETY: the C library alone uses the pointers, as openpty(3) describes them.
+        with_room(|| unsafe { real::openpty(near, far, name, settings, size) })
+    }
+
+    fn pidfd_open(pid: pid_t, flags: c_uint) -> c_int {
+        // SAFETY: no memory is involved.
+        open_with_room(|| unsafe { real::pidfd_open(pid, flags) })
+    }
+
+    fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {
+        // SAFETY: no memory is involved.
+        open_with_room(|| unsafe { real::pidfd_getfd(pidfd, fd, flags) })
+    }
+
+    fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
+        // SAFETY: the kernel alone reads `handle`, and fails with EFAULT if it cannot.
+        open_with_room(|| unsafe { real::open_by_handle_at(mount, handle, flags) })
+    }
+
+    fn fanotify_init(flags: c_uint, event_flags: c_uint) -> c_int {
+        // SAFETY: no memory is involved.
+        open_with_room(|| unsafe { real::fanotify_init(flags, event_flags) })
     }
 
     fn opendir(path: *const c_char) -> *mut DIR {

@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::{FILE, pid_t};
 
 use super::export;
+use super::opening::with_room_for;
 use crate::{descriptors, real};
 
 export! {
@@ -46,7 +47,7 @@ export! {
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
         descriptors::before_spawn();
         // SAFETY: both strings are the program's, which the C library alone reads.
-        unsafe { real::popen(command, mode) }
+        with_room_for(|| unsafe { real::popen(command, mode) })
     }
 
     fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> c_int {

@@ -7,10 +7,19 @@ use libc::{cmsghdr, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, 
 
 use super::export;
 use crate::io::{self, Way};
-use crate::{errno, pointers, real, sock};
+use crate::{descriptors, errno, own_fds, pointers, real, sock};
 
 /// Buffers that a call may have (IOV_MAX).
 const MAX_BUFFERS: usize = 1024;
+
+/// Flags of preadv2 and pwritev2 that the kernel accepts for sockets.
+pub const VECTOR_FLAGS: c_int =
+    libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
+
+/// Returns whether the kernel refuses a list of buffers because one is longer than any can be.
+pub fn is_refused(buffers: &[iovec]) -> bool {
+    buffers.iter().any(|buffer| isize::try_from(buffer.iov_len).is_err())
+}
 
 /// Receives into one buffer, if the descriptor is a connection of ours.
 ///
@@ -36,6 +45,9 @@ unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
     // SAFETY: `can_read` has found `count` entries at `buffers`; the program leaves the list alone until the call
     // returns, and `readv` takes it as constant.
     let buffers = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(buffers, count) } };
+    if is_refused(buffers) {
+        return None;
+    }
     // SAFETY: the list is valid, and its buffers can be written until the call returns, by this function's contract.
     match unsafe { io::receive(fd, &sock, buffers, flags) } {
         Way::Kernel => None,
@@ -51,10 +63,11 @@ pub unsafe fn is_nothing(buffers: *const iovec, count: c_int) -> bool {
     let Ok(count) = usize::try_from(count) else { return false };
     // SAFETY: `can_read` has found `count` entries at `buffers` before they are read; the program leaves them alone
     // until the call returns.
-    count <= MAX_BUFFERS
-        && !buffers.is_null()
-        && pointers::can_read(buffers, count)
-        && unsafe { std::slice::from_raw_parts(buffers, count) }.iter().all(|buffer| buffer.iov_len == 0)
+    count == 0
+        || count <= MAX_BUFFERS
+            && !buffers.is_null()
+            && pointers::can_read(buffers, count)
+            && unsafe { std::slice::from_raw_parts(buffers, count) }.iter().all(|buffer| buffer.iov_len == 0)
 }
 
 /// Adds the control message that the kernel adds if TCP_INQ is on: the number of bytes left to receive; see
@@ -84,13 +97,40 @@ unsafe fn tell_inq(fd: c_int, message: &mut msghdr) {
     }
 }
 
+/// After a message has come: the library gives up descriptors of its own if those that came with it are near.
+///
+/// # Safety
+/// The kernel has filled the message.
+unsafe fn make_way_for_descriptors(message: *const msghdr) {
+    // SAFETY: the kernel has written the message and its control data, by this function's contract; CMSG_FIRSTHDR and
+    // CMSG_NXTHDR return headers inside of these only, and `cmsg_len` counts the bytes of each.
+    unsafe {
+        if (*message).msg_controllen == 0 || !own_fds::are_there() {
+            return;
+        }
+        let saved = errno::get();
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(entry) = header.as_ref() {
+            if entry.cmsg_level == libc::SOL_SOCKET && entry.cmsg_type == libc::SCM_RIGHTS {
+                let bytes = entry.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds = libc::CMSG_DATA(header).cast::<c_int>();
+                (0..bytes / size_of::<c_int>())
+                    .for_each(|at| descriptors::make_way(fds.add(at).read_unaligned()));
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+        errno::set(saved);
+    }
+}
+
 export! {
     fn read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
         // SAFETY: `len` bytes at `into` can be written until the call returns, as its manual page requires;
         // `io::receive` and the kernel check them, so that a wrong pointer makes the call fail with EFAULT.
         unsafe {
-            // A read of nothing never waits, as a receive of nothing does.
-            let done = if len == 0 { None } else { into_one(fd, into, len, 0) };
+            // A read of nothing never waits, as a receive of nothing does; the kernel refuses one of too much.
+            let is_kernels = len == 0 || isize::try_from(len).is_err();
+            let done = if is_kernels { None } else { into_one(fd, into, len, 0) };
             done.unwrap_or_else(|| real::read(fd, into, len))
         }
     }
@@ -121,7 +161,7 @@ export! {
         // `is_nothing` and `into_many` check that the list can be read, and `io::receive` the buffers. The kernel
         // checks both itself.
         unsafe {
-            (offset == -1)
+            (offset == -1 && flags & !VECTOR_FLAGS == 0)
                 .then(|| into_many(fd, into, count as usize, receive_flags))
                 .flatten()
                 .unwrap_or_else(|| real::preadv2(fd, into, count, offset, flags))
@@ -188,7 +228,11 @@ export! {
         // kernel gets by the kernel.
         unsafe {
             if sock::get(fd).is_none() || !pointers::can_write(message, 1) {
-                return real::recvmsg(fd, message, flags);
+                let received = real::recvmsg(fd, message, flags);
+                if received >= 0 {
+                    make_way_for_descriptors(message);
+                }
+                return received;
             }
             let ours = &mut *message;
             if let Some(sock) = sock::get(fd)
@@ -215,7 +259,13 @@ export! {
         // below `count`; no other thread uses them until the call returns. `timeout` goes to the kernel alone.
         unsafe {
             let sock = sock::get(fd).filter(|_| pointers::can_write(list, count as usize));
-            let Some(sock) = sock else { return real::recvmmsg(fd, list, count, flags, timeout) };
+            let Some(sock) = sock else {
+                let received = real::recvmmsg(fd, list, count, flags, timeout);
+                for at in 0..usize::try_from(received).unwrap_or(0) {
+                    make_way_for_descriptors(&raw const (*list.add(at)).msg_hdr);
+                }
+                return received;
+            };
             // The kernel reports an error before the bytes that arrived before it, here alone.
             let error = io::take_error(fd, &sock);
             if error != 0 {

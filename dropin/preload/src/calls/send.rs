@@ -6,7 +6,7 @@ use farcall_stats::PathReason;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::export;
-use super::receive::is_nothing;
+use super::receive::{VECTOR_FLAGS, is_nothing, is_refused};
 use crate::io::{self, Way};
 use crate::{descriptors, errno, pointers, real, sock};
 
@@ -37,6 +37,9 @@ unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
     // SAFETY: `can_read` has found `count` entries at `buffers`; the program leaves the list alone until the call
     // returns, and `writev` takes it as constant.
     let buffers = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(buffers, count) } };
+    if is_refused(buffers) {
+        return None;
+    }
     // SAFETY: the list is valid, and its buffers can be read until the call returns, by this function's contract.
     match unsafe { io::send(fd, &sock, buffers, flags) } {
         Way::Kernel => None,
@@ -81,7 +84,12 @@ export! {
     fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
         // SAFETY: `len` bytes at `from` can be read until the call returns, as its manual page requires; `io::send` and
         // the kernel check them, so that a wrong pointer makes the call fail with EFAULT.
-        unsafe { from_one(fd, from, len, 0).unwrap_or_else(|| real::write(fd, from, len)) }
+        unsafe {
+            // The kernel refuses to write too much.
+            let is_refused = isize::try_from(len).is_err();
+            let done = if is_refused { None } else { from_one(fd, from, len, 0) };
+            done.unwrap_or_else(|| real::write(fd, from, len))
+        }
     }
 
     fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
@@ -107,7 +115,7 @@ export! {
         // `is_nothing` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel checks
         // both itself.
         unsafe {
-            (offset == -1)
+            (offset == -1 && flags & !VECTOR_FLAGS == 0)
                 .then(|| from_many(fd, from, count as usize, send_flags))
                 .flatten()
                 .unwrap_or_else(|| real::pwritev2(fd, from, count, offset, flags))

@@ -34,6 +34,23 @@ export! {
         unsafe { real::fclose(stream) }
     }
 
+    // Closes the descriptor of the stream, and mostly opens another one with its number.
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        // SAFETY: `freopen` requires an open stream; the strings are the program's, which the C library alone reads.
+        unsafe {
+            descriptors::stream_closing(libc::fileno(stream));
+            real::freopen(path, mode, stream)
+        }
+    }
+
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        // SAFETY: `freopen` requires an open stream; the strings are the program's, which the C library alone reads.
+        unsafe {
+            descriptors::stream_closing(libc::fileno(stream));
+            real::freopen64(path, mode, stream)
+        }
+    }
+
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
         before_output(fd);
         // SAFETY: `format` is a C string of the program's, and `arguments` what it describes; the C library alone uses

@@ -6,7 +6,7 @@ use std::ptr::with_exposed_provenance_mut as pointer;
 use libc::{sigset_t, sockaddr, timespec};
 
 use super::{asynchronous, confinement, connection, control, events, export, process, receive, send};
-use crate::{confined, descriptors, direct_calls, real};
+use crate::{confined, descriptors, direct_calls, errno, pointers, real};
 
 /// Masks of signals that the kernel takes have this length.
 const MASK_BYTES: usize = 8;
@@ -36,6 +36,13 @@ export! {
         // SAFETY: the arguments are those of the system call, which the functions of the same names have, too.
         unsafe {
             match number {
+                libc::SYS_munmap
+                | libc::SYS_mprotect
+                | libc::SYS_pkey_mprotect
+                | libc::SYS_mremap
+                | libc::SYS_mmap
+                | libc::SYS_shmdt
+                | libc::SYS_brk => pointers::before_change(),
                 // The kernel uses connections for the program.
                 libc::SYS_io_uring_setup => direct_calls::found("io_uring (syscall)"),
                 libc::SYS_io_submit => {
@@ -130,7 +137,13 @@ export! {
                 libc::SYS_fork | libc::SYS_vfork => descriptors::before_unseen_fork(),
                 _ => {}
             }
-            real::syscall(number, a, b, c, d, e, f)
+            loop {
+                let done = real::syscall(number, a, b, c, d, e, f);
+                // Calls that open a descriptor do nothing else then.
+                if done != -1 || errno::get() != libc::EMFILE || !descriptors::make_way_for_one() {
+                    return done;
+                }
+            }
         }
     }
 }

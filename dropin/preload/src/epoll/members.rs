@@ -10,7 +10,7 @@ use super::tags::Tagged;
 use super::{EDGE, MEMBERSHIPS, ONE_SHOT};
 use crate::door::{self, Waker};
 use crate::sock::{SockRef, Stage};
-use crate::{poll, real, sock};
+use crate::{poll, real, sock, tcp};
 
 /// Events of the kernel for a socket that goes through shared memory.
 const SOCKET_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLPRI) as u32 | EDGE;
@@ -306,6 +306,16 @@ impl State {
 
     /// EPOLL_CTL_MOD.
     fn change(&mut self, fd: c_int, events: u32, data: u64) {
+        let is_ordered = self.is_ordered();
+        let Some(item) = self.item(fd) else { return };
+        let waits_for_nothing = item.events & !(EDGE | ONE_SHOT) == 0;
+        let is_unwanted = item.ring.as_ref().is_some_and(|ring| {
+            // An end lists a member that waits for nothing, too.
+            ring.off != Off::No || waits_for_nothing && !tcp::is_ended(fd)
+        });
+        if is_ordered && is_unwanted {
+            self.unlist(fd);
+        }
         let Some(item) = self.item(fd) else { return };
         (item.events, item.data) = (events, data);
         let mut must_hear_room = false;
@@ -314,10 +324,44 @@ impl State {
             (ring.seen_bytes, ring.seen_full, ring.marked) = (0, u32::MAX, 0);
             must_hear_room = events & libc::EPOLLOUT as u32 != 0 && !ring.hears_room;
         }
-        if must_hear_room {
-            self.list_socket(fd);
+        if !is_ordered {
+            if must_hear_room {
+                self.list_socket(fd);
+            }
+            return self.make_hot(fd);
         }
         self.make_hot(fd);
+        // One that is ready has its place.
+        if must_hear_room && self.ring(fd).is_some() && self.pending(fd) == Some(0) {
+            self.list_socket(fd);
+        }
+    }
+
+    /// Takes a member that waited for nothing out of the kernel's list: a place from that time is none.
+    fn unlist(&mut self, fd: c_int) {
+        let Some(ring) = self.ring(fd).filter(|ring| !ring.is_queued) else { return };
+        let sock = ring.sock.clone();
+        // With its room, the kernel would list it at once.
+        ring.hears_room = false;
+        self.kernel(libc::EPOLL_CTL_DEL, fd, 0, 0);
+        self.kernel(libc::EPOLL_CTL_ADD, fd, SOCKET_EVENTS, Tagged::Socket(fd).data());
+        let Some(link) = sock.link() else { return };
+        let door = link.door.fd();
+        // Bytes that wait would list the doorbell, and a peer rings only one of a ring that has not ended.
+        let is_silent = MEMBERSHIPS[fd as usize].load(Relaxed) == 1 && silence(&sock);
+        if is_silent || !link.door.hears() {
+            self.kernel(libc::EPOLL_CTL_DEL, door, 0, 0);
+        }
+        if is_silent && link.door.hears() {
+            self.kernel(libc::EPOLL_CTL_ADD, door, DOOR_EVENTS, Tagged::Door(fd).data());
+        }
+        // A doorbell that has rung is not in the list any more.
+        let is_listed = !is_silent && link.door.hears();
+        if let Some(ring) = self.ring(fd)
+            && !is_listed
+        {
+            ring.awaits_door = link.inn.is_data_armed();
+        }
     }
 
     /// Puts the socket of a member at the end of the kernel's list, if it can be written and is not there.

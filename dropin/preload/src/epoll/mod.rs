@@ -210,6 +210,9 @@ pub unsafe fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epol
     if let Some(done) = state.control_ring(operation, fd, wish) {
         return done.map_or_else(errno::fail, |()| 0);
     }
+    if operation == libc::EPOLL_CTL_ADD {
+        state.before_addition();
+    }
     // SAFETY: `event` is null or the program's; the kernel reads it, and fails with EFAULT if it cannot.
     let done = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
     if done == 0 && (0..FDS as c_int).contains(&fd) {

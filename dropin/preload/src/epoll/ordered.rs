@@ -58,7 +58,19 @@ impl State {
     /// Returns whether the last wait had room for few events, and fewer than there are members; also before the first
     /// wait.
     fn has_little_room(&self) -> bool {
-        self.room < self.members.min(FEW_EVENTS)
+        self.is_little_for(self.members)
+    }
+
+    /// Returns whether the last wait had room for few events, and fewer than that many members.
+    fn is_little_for(&self, members: usize) -> bool {
+        self.room < members.min(FEW_EVENTS)
+    }
+
+    /// Called before one more member is added: those that are ready come before it in the kernel's list.
+    pub(super) fn before_addition(&mut self) {
+        if !self.hot.is_empty() && self.is_little_for(self.members + 1) {
+            self.order_hot();
+        }
     }
 
     /// Returns whether members are reported in the order of the kernel's list.
@@ -82,7 +94,7 @@ impl State {
         }
     }
 
-    /// No member is hot any more.
+    /// No member is hot any more; all that are ready are in the kernel's list.
     pub(super) fn order_hot(&mut self) {
         for fd in std::mem::take(&mut self.hot) {
             if let Some(ring) = self.ring(fd) {
@@ -254,22 +266,22 @@ impl State {
         found
     }
 
-    /// Reports a level-triggered member that has returned to TCP in its turn: the kernel lists it as if it had been
-    /// reported. Others have their place there.
+    /// Reports a member that has returned to TCP in its turn, unless it is edge-triggered: the kernel lists it as if it
+    /// had been reported. Others have their place there.
     fn report_restored(&mut self, fd: c_int, sock: &SockRef) -> Entry {
-        self.leave_ring(fd);
-        match self.item(fd) {
-            Some(item) if item.events & (EDGE | ONE_SHOT) == 0 => {
-                let (wanted, data) = (item.events, item.data);
-                let ready = ask_kernel(fd, sock) & (wanted | ALWAYS);
-                if ready == 0 {
-                    Entry::Dropped
-                } else {
-                    Entry::Event(epoll_event { events: ready, u64: data })
-                }
+        let wish = self.item(fd).filter(|item| item.events & EDGE == 0).map(|item| (item.events, item.data));
+        let event = wish.and_then(|(wanted, data)| {
+            let ready = ask_kernel(fd, sock) & (wanted | ALWAYS);
+            (ready != 0).then_some(epoll_event { events: ready, u64: data })
+        });
+        match self.ring(fd) {
+            // It stays until the program asks for it again: EPOLL_CTL_MOD cannot switch off errors and ends.
+            Some(ring) if event.is_some() && wish.is_some_and(|(wanted, _)| wanted & ONE_SHOT != 0) => {
+                ring.off = Off::Reported;
             }
-            _ => Entry::Dropped,
+            _ => self.leave_ring(fd),
         }
+        event.map_or(Entry::Dropped, Entry::Event)
     }
 
     /// Reports a member if it is ready; otherwise it is armed.

@@ -8,7 +8,7 @@ use libc::{epoll_event, sigset_t};
 use super::get;
 use super::members::State;
 use crate::spin::Spin;
-use crate::{clock, errno, pointers, real};
+use crate::{clock, errno, jumps, pointers, real};
 
 /// Interval between polls of other descriptors while connections keep a thread busy, in nanoseconds.
 const KERNEL_PERIOD_NS: u64 = 10_000;
@@ -39,7 +39,7 @@ pub unsafe fn wait(
     let mut spin: Option<Spin> = None;
     let mut error;
     let mut new_room = Some(into.len());
-    let done = loop {
+    let (done, missed) = loop {
         let mut state = epoll.0.lock();
         if let Some(room) = new_room.take() {
             state.begin_wait(room);
@@ -56,7 +56,7 @@ pub unsafe fn wait(
             match state.poll_rings(epfd, into, until_ns, mask) {
                 Polled::Found(found) => {
                     error = errno::get();
-                    break found;
+                    break (found, std::mem::take(&mut state.missed));
                 }
                 Polled::Idle => {}
                 Polled::Hot => {
@@ -78,10 +78,12 @@ pub unsafe fn wait(
         drop(state);
         // SAFETY: `into` has `max` events, to which the kernel writes no more than these; `mask` is null or the
         // program's, which the kernel checks.
-        let slept = unsafe { real::epoll_pwait(epfd, into.as_mut_ptr(), max, rest_ms, mask) };
+        let sleep = || unsafe { real::epoll_pwait(epfd, into.as_mut_ptr(), max, rest_ms, mask) };
+        let wakes_up = |state: &mut State| state.sleepers = state.sleepers.saturating_sub(1);
+        let slept = jumps::wait(&mut || wakes_up(&mut epoll.0.lock()), sleep);
         error = errno::get();
         let mut state = epoll.0.lock();
-        state.sleepers = state.sleepers.saturating_sub(1);
+        wakes_up(&mut state);
         if let Some(spin) = spin.take() {
             spin.found();
         }
@@ -91,7 +93,7 @@ pub unsafe fn wait(
             } else {
                 state.leave();
             }
-            break slept;
+            break (slept, std::mem::take(&mut state.missed));
         }
         state.looked_ns = clock::now_ns();
         if state.is_ordered() {
@@ -104,7 +106,7 @@ pub unsafe fn wait(
             }
             if kept > 0 {
                 state.end_ordered_wait(kept as c_int);
-                break kept as c_int;
+                break (kept as c_int, std::mem::take(&mut state.missed));
             }
             continue;
         }
@@ -113,9 +115,10 @@ pub unsafe fn wait(
             // Members reported with them may be their cause, so they are reported by the same wait.
             let found = if has_tags { state.mark_and_report(&mut into[kept..]) } else { 0 };
             state.leave();
-            break (kept + found) as c_int;
+            break ((kept + found) as c_int, std::mem::take(&mut state.missed));
         }
     };
+    missed.into_iter().for_each(super::check_again);
     if done > 0
         && let Some(spin) = spin
     {

@@ -12,8 +12,8 @@ use super::wait::{Wait, is_nonblocking};
 use super::{Way, fail};
 use crate::pointers::Access;
 use crate::ring::{Look, Pull};
-use crate::sock::{Link, STRAYED, Sock, Stage};
-use crate::{clock, confined, diagnosis, tcp};
+use crate::sock::{Direction, Link, STRAYED, Sock, Stage};
+use crate::{clock, confined, diagnosis, io, tcp};
 
 /// Flags of a receive that the rings know.
 const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT
@@ -62,11 +62,25 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
         return receive_nothing(fd, sock, link, flags);
     }
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
-    let (mut done, mut wait) = (0, None);
+    let peeks_at_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK != 0;
+    let (mut done, mut wait, mut has_waited) = (0, None, false);
     loop {
+        // Checked before the bytes are. A peek may get fewer than are there: it ends where a ring begins or ends.
+        let are_all_there =
+            peeks_at_all && (has_waited || tcp::is_ended(fd) || has_kernel_all(fd, sock, wanted));
         // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
         let got = unsafe { receive_now(fd, sock, buffers, done, flags) };
         match got {
+            Got::Bytes(len) if len > 0 && len < wanted && peeks_at_all && !are_all_there => {
+                if is_nonblocking(fd, sock, flags) {
+                    return Way::Done(len as ssize_t);
+                }
+                let wait = wait.get_or_insert_with(|| Wait::new(fd, libc::POLLIN, libc::SO_RCVTIMEO));
+                match wait.wait_for_bytes(wanted) {
+                    Ok(are_there) => has_waited = are_there,
+                    Err(_) => return Way::Done(len as ssize_t),
+                }
+            }
             Got::Bytes(len) if len > 0 => {
                 done += len;
                 if done >= wanted || !waits_for_all {
@@ -90,6 +104,11 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
             }
         }
     }
+}
+
+/// Returns whether `count` bytes wait in the kernel, and none in the ring.
+fn has_kernel_all(fd: c_int, sock: &Sock, count: usize) -> bool {
+    io::unread_bytes(sock) == 0 && tcp::unread_bytes(fd) >= count as u64
 }
 
 /// Receives when no bytes are requested. TCP waits until there are some all the same, however few: SO_RCVLOWAT, which
@@ -282,7 +301,8 @@ fn end_with_unannounced(fd: c_int, sock: &Sock) -> Got {
 /// As [`receive`].
 unsafe fn what_follows(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usize, flags: c_int) -> usize {
     let has_strayed = sock.link().is_some_and(|link| link.words.load(STRAYED, SeqCst) != 0);
-    if len_bytes(buffers) == from_byte || has_strayed {
+    // A receive ends before an urgent byte.
+    if len_bytes(buffers) == from_byte || has_strayed || tcp::is_at_mark(fd) {
         return 0;
     }
     // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
@@ -300,6 +320,7 @@ fn received(sock: &Sock, link: &Link, len: usize, how: Pull) {
     if how == Pull::Peek {
         return;
     }
+    sock.uses.count_moved(Direction::Receive, len);
     if let Some(shown) = sock.shown() {
         shown.received_bytes.add(len as u64);
     }

@@ -54,6 +54,9 @@ pub unsafe fn send(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -> W
     if error != 0 {
         return fail(error);
     }
+    if sock.uses.count_moved(Direction::Send, len_bytes(buffers)) {
+        sock.demote(PathReason::LargeTransfers);
+    }
     // SAFETY: by this function's contract, the buffers are the program's and can be read until the call returns.
     unsafe { send_in_ring(fd, sock, link, buffers, flags) }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use farcall_stats::PathReason;
 use libc::pollfd;
 
+use crate::poll::Caller;
 use crate::signals::{self, Blocked, Handlers};
 use crate::sock::{Link, Sock};
 use crate::{clock, errno, poll, real};
@@ -41,6 +42,9 @@ fn timeout(fd: c_int, option: c_int) -> Option<Duration> {
 /// Time without a byte received by the peer after which a sender that waits for room continues by TCP.
 const STALL_NS: u64 = 100_000_000;
 
+/// Interval between polls for bytes that a thread peeks at (MSG_PEEK with MSG_WAITALL).
+const PEEK_PERIOD_NS: u64 = 10_000_000;
+
 /// A wait of one call.
 pub(super) struct Wait {
     fd: c_int,
@@ -63,8 +67,21 @@ impl Wait {
         Ok(())
     }
 
+    /// Waits for `count` bytes, or an end, for [`PEEK_PERIOD_NS`] at most: some of the bytes may come by TCP. Returns
+    /// whether they are there.
+    pub(super) fn wait_for_bytes(&self, count: usize) -> Result<bool, c_int> {
+        let until_ns = clock::now_ns() + PEEK_PERIOD_NS;
+        let until_ns = self.until_ns.map_or(until_ns, |until| until.min(until_ns));
+        self.wait_with(Some(until_ns), count as u64)
+    }
+
     /// Waits until a time at most; whether there is what was waited for.
     fn wait_until(&self, until_ns: Option<u64>) -> Result<bool, c_int> {
+        self.wait_with(until_ns, 0)
+    }
+
+    /// As [`Wait::wait_until`]; fewer than `enough_bytes` bytes are none.
+    fn wait_with(&self, until_ns: Option<u64>, enough_bytes: u64) -> Result<bool, c_int> {
         let handlers = signals::handlers();
         // A call with a timeout ends with EINTR, whichever handler runs.
         let blocked = (handlers == Handlers::Differ && !self.can_time_out).then(Blocked::new).flatten();
@@ -74,7 +91,8 @@ impl Wait {
             pollfd { fd: signal_fd, events: libc::POLLIN, revents: 0 },
         ];
         let count = if blocked.is_some() { 2 } else { 1 };
-        let found = poll::poll(&mut fds[..count], until_ns, std::ptr::null());
+        let found =
+            poll::poll_for(&mut fds[..count], until_ns, std::ptr::null(), Caller { enough_bytes, uses: 1 });
         if blocked.is_some_and(|blocked| fds[1].revents != 0 && blocked.will_be_interrupted()) {
             return Err(libc::EINTR);
         }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use farcall_shm::{Segment, SharedMem};
+use rustix::process::{Resource, getrlimit};
 
 use crate::door::Door;
 use crate::memory::Memory;
@@ -44,6 +45,10 @@ pub(super) struct Made {
 }
 
 pub(super) fn make(proof: u64) -> Option<Made> {
+    // A process that exceeds its limit of file lengths gets SIGXFSZ.
+    if getrlimit(Resource::Fsize).current.is_some_and(|bytes| bytes < SEGMENT_BYTES as u64) {
+        return None;
+    }
     let segment = Segment::create_sparse("farcall-run", LONG_AT, 2 * LONG_BYTES).ok()?;
     let words = segment.memory();
     words.store(AT_PROOF, proof, Relaxed);

@@ -27,6 +27,17 @@ static FREE: Mutex<Vec<&'static Sock>> = Mutex::new(Vec::new());
 /// A use of a socket.
 pub struct SockRef(&'static Sock);
 
+impl SockRef {
+    /// Ends this use and `more` others, whose scopes a jump of the program leaves.
+    ///
+    /// # Safety
+    /// None of them is used or dropped afterwards.
+    pub unsafe fn end_left(&self, more: u32) {
+        self.0.refs.fetch_sub(more, AcqRel);
+        drop(Self(self.0));
+    }
+}
+
 impl Deref for SockRef {
     type Target = Sock;
 

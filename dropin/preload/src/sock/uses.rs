@@ -1,7 +1,7 @@
-//! Uses of a connection before its ends have met: whether it has lasted.
+//! Uses of a connection: before its ends have met, whether it has lasted; afterwards, whether it makes large transfers.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU32};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize};
 
 /// Direction of a call on a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,24 +21,40 @@ const SMALL_BYTES: usize = 4096;
 /// shared memory saves.
 const LARGE_BYTES: usize = 32 << 10;
 
-/// Transfers by TCP: small ones, and those that change the direction.
+/// Number of [`Uses::large`] from which on a moved connection returns to TCP.
+const LARGE_MAX: u32 = 64;
+
+/// Transfers of a connection.
 pub struct Uses {
+    /// Transfers by TCP: small ones, and those that change the direction.
     count: AtomicU32,
     /// Number of uses at which a meeting is tried next.
     due: AtomicU32,
     /// [`Direction`] of the last transfer; 0: none.
     last_direction: AtomicU8,
+    /// Bytes in shared memory since the direction has changed.
+    since_turn_bytes: AtomicUsize,
+    /// Two for each such number of at least [`LARGE_BYTES`], less one for each smaller one.
+    large: AtomicU32,
 }
 
 impl Uses {
     pub(super) fn new() -> Self {
-        Self { count: AtomicU32::new(0), due: AtomicU32::new(0), last_direction: AtomicU8::new(0) }
+        Self {
+            count: AtomicU32::new(0),
+            due: AtomicU32::new(0),
+            last_direction: AtomicU8::new(0),
+            since_turn_bytes: AtomicUsize::new(0),
+            large: AtomicU32::new(0),
+        }
     }
 
     /// Begins to count those of a connection whose meeting is tried after `due_uses`.
     pub(super) fn begin(&self, due_uses: u32) {
         self.count.store(0, Relaxed);
         self.last_direction.store(0, Relaxed);
+        self.since_turn_bytes.store(0, Relaxed);
+        self.large.store(0, Relaxed);
         self.due.store(due_uses, Relaxed);
     }
 
@@ -54,6 +70,32 @@ impl Uses {
             return false;
         }
         self.count.fetch_add(1, Relaxed) + 1 >= self.due.load(Relaxed)
+    }
+
+    /// Counts a transfer in shared memory; returns whether the connection is to return to TCP. Transfers of other threads at
+    /// the same time may be counted wrongly.
+    ///
+    /// A stream one way gains by shared memory, as its two ends work at the same time. Of requests and large responses one
+    /// end waits while the other one copies, and polls.
+    #[inline]
+    pub fn count_moved(&self, direction: Direction, len_bytes: usize) -> bool {
+        let before_bytes = self.since_turn_bytes.load(Relaxed);
+        let is_turn = self.last_direction.load(Relaxed) != direction as u8;
+        let now_bytes = if is_turn { len_bytes } else { before_bytes.saturating_add(len_bytes) };
+        self.since_turn_bytes.store(now_bytes, Relaxed);
+        let mut large = self.large.load(Relaxed);
+        if is_turn {
+            self.last_direction.store(direction as u8, Relaxed);
+            if before_bytes < LARGE_BYTES && large > 0 {
+                large -= 1;
+                self.large.store(large, Relaxed);
+            }
+        }
+        if now_bytes >= LARGE_BYTES && (is_turn || before_bytes < LARGE_BYTES) {
+            large += 2;
+            self.large.store(large, Relaxed);
+        }
+        large >= LARGE_MAX
     }
 
     /// Tries again at the next use, or (`false`) after twice as many uses as so far.

@@ -1,7 +1,12 @@
 /* Corners of the interface on connections that have met, in step at both ends: prints what each call returned, so that runs
  * can be compared. */
 #include "peer.h"
+#include <pthread.h>
+#include <setjmp.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 
 static int is_server, fd, step_fd;
 
@@ -52,6 +57,7 @@ static void nothing(void) {
         SHOW(recv(fd, a, 1, 0));
         SHOW(shutdown(fd, SHUT_WR));
         SHOW(writev(fd, empty, 2));
+        SHOW(writev(fd, NULL, 0));
         SHOW(read(fd, a, 0));
     }
     end();
@@ -115,6 +121,101 @@ static void pointers(void) {
     end();
 }
 
+/* Buffers longer than any can be, and flags that no kernel knows. */
+static void lengths(void) {
+    char a[64] = "0123456789";
+    struct iovec parts[2] = {{a, 3}, {a, (size_t)-1}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    volatile size_t longest = -1;
+    begin("lengths that are negative, unknown flags");
+    CLIENT {
+        SHOW(writev(fd, parts, 2));
+        SHOW(sendmsg(fd, &message, 0));
+        SHOW(write(fd, a, longest));
+        SHOW(readv(fd, parts, 2));
+        SHOW(recvmsg(fd, &message, 0));
+        SHOW(syscall(SYS_read, fd, a, longest));
+        message.msg_iovlen = 2000;
+        SHOW(sendmsg(fd, &message, 0));
+        SHOW(preadv2(fd, parts, 1, -1, 0x1000));
+        SHOW(pwritev2(fd, parts, 1, -1, 0x1000));
+        SHOW(send(fd, a, 1, 0));
+    }
+    SERVER SHOW(recv(fd, a, 64, 0));
+    end();
+}
+
+/* A receiver that peeks at all that it asks for waits for it. */
+static void peeks(void) {
+    char a[64] = "";
+    struct timeval short_time = {0, 50000};
+    begin("peeking at all bytes");
+    SERVER {
+        SHOW(send(fd, "0123", 4, 0));
+        step();
+        usleep(30000);
+        SHOW(send(fd, "4567", 4, 0));
+        step();
+        SHOW(send(fd, "89", 2, 0));
+        SHOW(shutdown(fd, SHUT_WR));
+    }
+    CLIENT {
+        step();
+        SHOW(recv(fd, a, 8, MSG_PEEK | MSG_WAITALL | MSG_DONTWAIT));
+        SHOW(recv(fd, a, 8, MSG_PEEK | MSG_WAITALL));
+        SHOW(memcmp(a, "01234567", 8));
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &short_time, sizeof short_time) == 0);
+        SHOW(recv(fd, a, 9, MSG_PEEK | MSG_WAITALL));
+        short_time.tv_usec = 0;
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &short_time, sizeof short_time) == 0);
+        step();
+        SHOW(recv(fd, a, 64, MSG_PEEK | MSG_WAITALL));
+        SHOW(recv(fd, a, 64, MSG_WAITALL));
+    }
+    end();
+}
+
+/* A receive ends before an urgent byte. */
+static void urgent(void) {
+    char a[64] = "";
+    begin("an urgent byte");
+    SERVER {
+        SHOW(send(fd, "abc", 3, 0));
+        SHOW(send(fd, "U", 1, MSG_OOB));
+        SHOW(send(fd, "def", 3, 0));
+    }
+    step();
+    CLIENT {
+        struct pollfd entry = {.fd = fd, .events = POLLPRI};
+        SHOW(poll(&entry, 1, 5000));
+        SHOW(recv(fd, a, 64, 0));
+        SHOW(recv(fd, a, 1, MSG_OOB));
+        SHOW(a[0]);
+        SHOW(recv(fd, a, 64, 0));
+    }
+    end();
+}
+
+/* Functions for other descriptors that read and write any. */
+static void eights(void) {
+    char a[64] = "";
+    eventfd_t number = 0;
+    begin("functions of eventfd");
+    SERVER {
+        SHOW(write(fd, "A", 1));
+        SHOW(eventfd_write(fd, 0x4242424242424242));
+        SHOW(write(fd, "C01234567", 9));
+    }
+    step();
+    CLIENT {
+        SHOW(recv(fd, a, 10, MSG_WAITALL));
+        SHOW(memcmp(a, "ABBBBBBBBC", 10));
+        SHOW(eventfd_read(fd, &number));
+        printf("%lx\n", (long)number);
+    }
+    end();
+}
+
 /* Pages that are not there, or that cannot be written, behind pages that are. */
 static void pages(void) {
     enum { PAGE = 4096 };
@@ -150,6 +251,33 @@ static void pages(void) {
         SHOW(recv(fd, fixed - 10, PAGE, 0));
     }
     munmap(at, 3 * PAGE);
+    end();
+}
+
+/* Pages that other functions have taken away. */
+static void replaced(void) {
+    enum { PAGE = 4096 };
+    begin("pages that were accessible");
+    SERVER for (int way = 0; way < 3; way++) {
+        char *at = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *moved = at;
+        CHECK(at != MAP_FAILED && at[0] == 0);
+        SHOW(send(fd, at, 5, 0));
+        if (way == 0)
+            CHECK(mmap(at, 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at);
+        else if (way == 1)
+            CHECK((moved = mremap(at, 2 * PAGE, 4096 * PAGE, MREMAP_MAYMOVE)) != MAP_FAILED);
+        else
+            CHECK(pkey_mprotect(at, 2 * PAGE, PROT_NONE, -1) == 0);
+        /* A mapping may have had room to grow. */
+        if (way != 1 || moved != at)
+            SHOW(send(fd, at, 5, 0));
+        else
+            printf("%d send(fd, at, 5, 0) = -1 EFAULT\n", __LINE__ - 2);
+    }
+    CLIENT {
+        char a[15];
+        SHOW(recv(fd, a, 15, MSG_WAITALL));
+    }
     end();
 }
 
@@ -340,6 +468,79 @@ static void interruptions(void) {
     end();
 }
 
+static sigjmp_buf before_call;
+static void jump(int number) {
+    siglongjmp(before_call, number);
+}
+static void *receive_one(void *bytes) {
+    SHOW(recv(fd, bytes, 1, 0));
+    return NULL;
+}
+
+/* A handler jumps out of calls that wait; later calls, of any thread, wait as before. */
+static void jumps(void) {
+    char a[64];
+    pthread_t thread;
+    struct sigaction action = {.sa_handler = jump, .sa_flags = SA_RESTART};
+    struct itimerval soon = {.it_value = {0, 30000}};
+    struct epoll_event event = {.events = EPOLLIN}, got;
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+    begin("calls that a jump leaves");
+    CLIENT {
+        unsigned left = alarm(0);
+        int ep = epoll_create1(EPOLL_CLOEXEC);
+        CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+        entry.fd = fd;
+        if (sigsetjmp(before_call, 1) == 0) {
+            CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+            SHOW(recv(fd, a, 1, 0));
+        }
+        if (sigsetjmp(before_call, 1) == 0) {
+            CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+            SHOW(poll(&entry, 1, -1));
+        }
+        CHECK(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event) == 0);
+        if (sigsetjmp(before_call, 1) == 0) {
+            CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+            SHOW(epoll_wait(ep, &got, 1, -1));
+        }
+        close(ep);
+        CHECK(signal(SIGALRM, SIG_DFL) != SIG_ERR);
+        alarm(left);
+        CHECK(pthread_create(&thread, NULL, receive_one, a) == 0);
+        usleep(20000);
+    }
+    step();
+    SERVER SHOW(send(fd, "x", 1, 0));
+    CLIENT CHECK(pthread_join(thread, NULL) == 0);
+    end();
+    begin("sends and receives that a jump leaves");
+    CLIENT {
+        /* Signals arrive at any instruction of a call. */
+        struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+        volatile int jumped = 0;
+        char byte = 'x';
+        unsigned left = alarm(0);
+        CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+        if (sigsetjmp(before_call, 1) != 0)
+            jumped++;
+        while (jumped < 500) {
+            send(fd, &byte, 1, MSG_DONTWAIT);
+            recv(fd, a, 1, MSG_PEEK | MSG_DONTWAIT);
+        }
+        CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && signal(SIGALRM, SIG_DFL) != SIG_ERR);
+        alarm(left);
+        CHECK(shutdown(fd, SHUT_WR) == 0);
+    }
+    SERVER {
+        while (recv(fd, a, sizeof a, 0) > 0) {
+        }
+        SHOW(send(fd, "x", 1, 0));
+    }
+    CLIENT SHOW(recv(fd, a, 1, 0));
+    end();
+}
+
 /* The next connection of a socket is another one. */
 static void dissociates(void) {
     char a[64] = "";
@@ -457,8 +658,13 @@ int main(int argc, char **argv) {
     step_fd = meet(is_server);
     nothing();
     few();
+    lengths();
+    peeks();
+    urgent();
+    eights();
     pointers();
     pages();
+    replaced();
     unsent();
     for (int how = 0; how < 3; how++)
         resets(how);
@@ -467,6 +673,7 @@ int main(int argc, char **argv) {
     ended();
     polls();
     interruptions();
+    jumps();
     dissociates();
     options();
     printf("done\n");

@@ -1,7 +1,10 @@
-/* Connections that move, and then all the descriptors that a process may have besides: `scarce server COUNT`, `scarce client
- * PORT COUNT`. */
+/* Connections that move, and then all the descriptors that a process may have besides: `scarce server COUNT[,WAY]`, `scarce
+ * client PORT COUNT[,WAY]`. Without a way the first few are taken in turn. */
 #include "peer.h"
+#include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 enum { DESCRIPTORS = 256 };
 static int fds[DESCRIPTORS], connections, is_server;
@@ -17,15 +20,52 @@ static void exchange(int fd, int rounds) {
     }
 }
 
+/* Receives a descriptor in a message. */
+static int receive_one(void) {
+    static int pair[2];
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    char byte = 'x';
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    if (pair[1] == 0)
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    memcpy(CMSG_DATA(&control.header), &pair[0], sizeof(int));
+    CHECK(sendmsg(pair[0], &message, 0) == 1);
+    message.msg_controllen = sizeof control;
+    CHECK(recvmsg(pair[1], &message, 0) == 1);
+    errno = EMFILE;
+    return message.msg_controllen < CMSG_LEN(sizeof(int)) ? -1 : 0;
+}
+
 /* Opens one more, in one of several ways. */
 static int one_more(int way) {
     FILE *stream;
+    char path[] = "/tmp/scarce-XXXXXX-x", name[40];
+    int fd;
     switch (way) {
     case 0: return open("/dev/null", O_RDONLY);
     case 1: return socket(AF_INET, SOCK_STREAM, 0);
     case 2: return dup(0);
     case 3: return fcntl(0, F_DUPFD_CLOEXEC, 0);
     case 4: return epoll_create1(0);
+    case 6:
+        if ((fd = mkstemps(path, 2)) >= 0)
+            unlink(path);
+        return fd;
+    case 7: return tmpfile() ? 0 : -1;
+    case 8:
+        snprintf(name, sizeof name, "/scarce-%d", getpid());
+        if ((fd = shm_open(name, O_RDWR | O_CREAT, 0600)) >= 0)
+            shm_unlink(name);
+        return fd;
+    case 9: return posix_openpt(O_RDWR);
+    case 10: return pidfd_open(getpid(), 0);
+    case 11: return syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDONLY);
+    case 12: return receive_one();
+    case 13: return popen("true", "r") ? 0 : -1;
     default: return (stream = fopen("/dev/null", "r")) ? fileno(stream) : -1;
     }
 }
@@ -33,7 +73,8 @@ static int one_more(int way) {
 int main(int argc, char **argv) {
     CHECK(argc > 2);
     is_server = strcmp(argv[1], "server") == 0;
-    connections = atoi(argv[argc - 1]);
+    int way = -1;
+    CHECK(sscanf(argv[argc - 1], "%d,%d", &connections, &way) >= 1);
     struct rlimit limit = {DESCRIPTORS, DESCRIPTORS};
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     alarm(200);
@@ -54,7 +95,7 @@ int main(int argc, char **argv) {
     printf("%s\n", all <= others + 2 * connections + 4 ? "few" : "many");
     exchange(fds[0], 1);
     int opened = 0;
-    while (one_more(opened % 6) >= 0)
+    while (one_more(way < 0 ? opened % 6 : way) >= 0)
         opened++;
     printf("%d more, then %s\n", opened, strerrorname_np(errno));
     for (int at = 0; at < connections; at++)

@@ -190,6 +190,12 @@ pub fn moved_bytes(pid: u32) -> Option<u64> {
     Some(read_pid(pid).ok()?.moved_bytes())
 }
 
+/// As [`moved_bytes`], for each connection.
+pub fn moved_bytes_of_connections(pid: u32) -> Vec<u64> {
+    let [sent, received] = ["sent_bytes", "received_bytes"].map(|counter| of_connections(pid, counter));
+    sent.into_iter().zip(received).map(|(sent, received)| sent + received).collect()
+}
+
 /// Why the connections of a process went the ways that they went.
 pub fn reasons(pid: u32) -> Vec<&'static str> {
     of_connections(pid, "why").into_iter().filter_map(PathReason::words).collect()
