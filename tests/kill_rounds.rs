@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use farcall::memory::wire::{Kept, NodeStatus, Reply, Request, VERSION};
+use farcall::memory::wire::{NodeStatus, Reply, Request, StoredVolume, VERSION};
 use farcall::memory::{VolumeConfig, call_node};
 use farcall_softnic::SoftNic;
 use rand::seq::IndexedRandom;
@@ -635,30 +635,30 @@ impl Run {
         self.is_whole()
     }
 
-    fn statuses(&self) -> Vec<(Option<Kept>, Option<NodeStatus>)> {
+    fn statuses(&self) -> Vec<(Option<StoredVolume>, Option<NodeStatus>)> {
         let key = fs::read(self.root.join("key")).unwrap().try_into().unwrap();
         let volume = VolumeConfig::new(format!("files {}", self.volumes), key, [0; 16], 0).to_ref();
-        let look = Request::Look { version: VERSION, volume };
+        let query = Request::QueryVolume { version: VERSION, volume };
         let status = |voter: &Voter| {
-            let kept = match voter.ask(&look) {
-                Some(Reply::Looked { kept }) => kept,
+            let stored = match voter.ask(&query) {
+                Some(Reply::VolumeState { volume: stored }) => stored,
                 _ => None,
             };
             let status = match voter.ask(&Request::Status) {
                 Some(Reply::Status(status)) => Some(status),
                 _ => None,
             };
-            (kept, status)
+            (stored, status)
         };
         self.voters.iter().map(status).collect()
     }
 
     fn is_whole(&self) -> bool {
         let statuses = self.statuses();
-        let is_member = |kept: &Kept| {
-            kept.mark.as_ref().is_some_and(|mark| {
-                let all = [&mark.nodes, &mark.members];
-                all.iter().all(|ids| ids.len() == self.voters.len() && ids.contains(&kept.node))
+        let is_member = |stored: &StoredVolume| {
+            stored.view.as_ref().is_some_and(|view| {
+                let all = [&view.nodes, &view.members];
+                all.iter().all(|ids| ids.len() == self.voters.len() && ids.contains(&stored.node))
             })
         };
         let is_in_sync = |status: &NodeStatus| {
@@ -669,10 +669,10 @@ impl Run {
             redundancy.peek().is_some()
                 && redundancy.all(|it| it.slabs > 0 && (it.degraded, it.copying, it.lost) == (0, 0, 0))
         };
-        let mark = |at: usize| statuses[at].0.as_ref().and_then(|kept| kept.mark.as_ref());
-        statuses.iter().all(|(kept, status)| {
-            kept.as_ref().is_some_and(is_member) && status.as_ref().is_some_and(is_in_sync)
-        }) && (0..statuses.len()).all(|at| mark(at) == mark(0))
+        let view = |at: usize| statuses[at].0.as_ref().and_then(|stored| stored.view.as_ref());
+        statuses.iter().all(|(stored, status)| {
+            stored.as_ref().is_some_and(is_member) && status.as_ref().is_some_and(is_in_sync)
+        }) && (0..statuses.len()).all(|at| view(at) == view(0))
     }
 
     /// Returns the outcome of a round.
