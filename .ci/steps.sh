@@ -92,6 +92,11 @@ step_prose() {
     run python3 .ci/prose.py
 }
 
+# Circles of imports between the files of a package, whose number only falls.
+step_circles() {
+    run python3 .ci/circles.py
+}
+
 step_format() {
     cargo fmt --version >/dev/null 2>&1 || run rustup component add rustfmt
     run cargo fmt --all --check
