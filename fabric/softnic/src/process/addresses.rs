@@ -13,7 +13,7 @@ use super::route_type;
 /// Environment variable that selects the transport.
 const TRANSPORT_VARIABLE: &str = "FARCALL_TRANSPORT";
 
-/// Earlier name of [`TRANSPORT_VARIABLE`], which takes precedence.
+/// Earlier name of [`TRANSPORT_VARIABLE`]; read only if that variable is not set.
 const TRANSPORT_VARIABLE_ALIAS: &str = "FARCALL_WAY";
 
 /// Environment variable with the network devices that may be used, separated by commas.

@@ -2,9 +2,9 @@
 //!
 //! The holder announces with each call that it still runs: it increments a shared *beat*. Another process takes queue
 //! pair 1 over if the holder has exited, or if it is stopped: then the beat stays what it was while the other process
-//! has called [`Claim::keep_or_claim`] [`SILENT_CALLS`] times. It counts calls, not time: after a pause of its own it
-//! must call as often as before. Each change of the holder increments the *epoch*. A process that is continued finds
-//! another epoch, and takes nothing of what it had received.
+//! has called [`Claim::keep_or_claim`] [`SILENT_CALLS`] times. It counts calls and not time, so that a pause of its own
+//! is not taken for silence of the holder. Each change of the holder increments the *epoch*. A stopped holder that is
+//! continued finds another epoch, and discards the datagrams that it had received.
 
 use farcall_verbs::Result;
 

@@ -294,7 +294,7 @@ impl SendBatch {
         }
     }
 
-    /// Injects faults into the waiting packets, and adds delayed packets whose time has come.
+    /// Injects faults into the waiting packets, and adds delayed packets that are due.
     #[cold]
     fn inject_faults(&mut self, counters: &PortCounters, now_ns: u64) {
         let Some(mut faults) = self.faults.take() else { return };

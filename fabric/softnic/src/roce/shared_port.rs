@@ -2,7 +2,7 @@
 //!
 //! The first process binds all sockets that the port will ever have, its *slots*, and a listener at a path of the
 //! user's own. A later process connects there and receives the same sockets, including the listener. Any process of the
-//! port can therefore answer, and the number of a slot never changes when processes exit. Slots are owned through file
+//! port can therefore reply, and the number of a slot never changes when processes exit. Slots are owned through file
 //! locks, which the kernel releases when their process exits; the next process that joins takes a free slot. Packets
 //! are steered by a table of blocks of queue pair numbers ([`super::steering`]). It is in memory that all processes
 //! share, and changed under a lock.
@@ -29,7 +29,7 @@ use crate::process::rendezvous::{
 /// Maximum number of processes that share a port.
 pub(super) const SLOTS: usize = MAX_FDS - 2;
 
-/// Timeout for a process that shares the port to answer, or to change the table.
+/// Timeout for a process that shares the port to reply, or to change the table.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -220,7 +220,7 @@ impl SharedPort {
     ///
     /// # Errors
     /// Returns an error if another user holds the port, if it has no free slot, or if the processes that share it do
-    /// not answer.
+    /// not reply.
     pub(super) fn join() -> Result<Self> {
         let stem = stem()?;
         let (path, lock_file) = (stem.with_extension("sock"), stem.with_extension("lock"));

@@ -6,8 +6,8 @@
 //! with processes of their own user, which is determined from the kernel's table of UDP sockets.
 //!
 //! The kernel permits every process to send from any IPv6 address (`IPV6_FREEBIND`). Packets by IPv6 that this host has
-//! sent are therefore recognized by the loopback device, through which they come: a filter of the socket
-//! ([`truncate_own_packets`]) empties them, so that they can be counted.
+//! sent are therefore recognized by the loopback device, on which they arrive. Where RoCEv2 to this host is not forced,
+//! a filter of the socket ([`truncate_own_packets`]) empties them, so that they can be counted and dropped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -32,7 +32,7 @@ struct Verdict<K> {
     until_ns: u64,
 }
 
-/// Verdicts by a hash of what they are about; a newer one replaces an older one with the same hash.
+/// Verdicts by a hash of their `about`; a newer one replaces an older one with the same hash.
 struct Cache<K>(Box<[Option<Verdict<K>>; CACHED]>);
 
 impl<K: Copy + PartialEq> Cache<K> {
@@ -53,7 +53,7 @@ impl<K: Copy + PartialEq> Cache<K> {
     }
 }
 
-/// The admission of packets by the host and user that they come from.
+/// Admission of packets by the host and the user of their sender.
 pub(super) struct Sources {
     /// `true` if RoCEv2 is forced, also to this host.
     is_forced: bool,
@@ -83,7 +83,8 @@ impl Sources {
     }
 }
 
-/// Makes the kernel empty the IPv6 datagrams of a socket that this host has sent, or accept all datagrams again.
+/// Makes the kernel empty the IPv6 datagrams that a socket receives from this host or, if `truncates` is `false`,
+/// deliver all datagrams unchanged again.
 ///
 /// # Errors
 /// Returns an error if the kernel refuses.
@@ -122,7 +123,8 @@ pub(super) fn truncate_own_packets(socket: BorrowedFd<'_>, truncates: bool) -> R
     }
 }
 
-/// Returns whether a datagram is one that the filter has emptied.
+/// Returns whether a datagram is one that the filter has emptied. An empty IPv6 datagram of another host is not
+/// distinguished from those; it is no packet either.
 pub(super) fn is_truncated(src: Ipv6Addr, datagram: &[u8]) -> bool {
     datagram.is_empty() && src.to_ipv4_mapped().is_none()
 }
@@ -135,8 +137,8 @@ fn is_sent_by_own_user(src: Ipv6Addr, src_port: u16) -> bool {
     !users.is_empty() && users.into_iter().all(is_own_user)
 }
 
-/// The users of the sockets in a table of the kernel (`/proc/net/udp`, `/proc/net/udp6`) that can send from an address
-/// and port.
+/// Returns the users of the sockets in a table of the kernel (`/proc/net/udp`, `/proc/net/udp6`) that can send from an
+/// address and port.
 fn users_of(table: &str, src: Ipv6Addr, src_port: u16) -> impl Iterator<Item = u32> {
     table.lines().filter_map(move |line| {
         let mut fields = line.split_whitespace();
@@ -150,7 +152,7 @@ fn users_of(table: &str, src: Ipv6Addr, src_port: u16) -> impl Iterator<Item = u
     })
 }
 
-/// An address as these tables show it: words of 32 bits in the byte order of this machine.
+/// Parses an address of these tables: words of 32 bits in the byte order of this machine.
 fn address_of(hex: &str) -> Option<Ipv6Addr> {
     let word = |at: usize| Some(u32::from_str_radix(hex.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     let address: IpAddr = match hex.len() {

@@ -41,6 +41,7 @@ const PACKETS_PER_QUANTUM: usize = 64;
 const PACKETS_PER_QUANTUM_MAX: usize = 128;
 /// Maximum number of batches that one poll receives.
 const BATCHES_PER_POLL: usize = 4;
+
 /// State under the port's lock.
 pub(super) struct State {
     shm: Weak<ShmTransport>,

@@ -2,7 +2,7 @@
 //!
 //! The initiator executes a request itself, in memory that the target's process has granted ([`qp`]); each pair of a
 //! sender and a receiver of datagrams has its own ring ([`datagram`]). A completion queue collects completions from its
-//! queue pairs ([`cq`]). [`ShmTransport`] is the state that a process has once; [`peer_requests`] answers the requests
+//! queue pairs ([`cq`]). [`ShmTransport`] is the state that a process has once; [`peer_requests`] handles the requests
 //! of peers.
 //!
 //! # A SEND over RC
@@ -10,22 +10,22 @@
 //! The initiator does the work in `post_send`. The target may be asleep.
 //!
 //! 1. `post_send` checks the work request against the queue's sizes and the local keys.
-//! 2. The target *advertised* its receives when it posted them: a count and the scatter elements. They stand in the
+//! 2. The target *advertised* its receives when it posted them: a count and the scatter elements. They are in the
 //!    queue pair's *inbound segment*, a part of a sealed memfd that many pairs share; the initiator mapped it when the
 //!    pair was connected. If no receive is posted, the request waits in order (receiver not ready). Later posts and
-//!    polls continue it until the RNR time is over. The target notifies the initiator of new receives only while the
-//!    initiator's owner sleeps (`farcall_shm::credit_request`).
-//! 3. The initiator publishes a *hazard*, which says that it accesses this target, and checks again that the target
-//!    accepts requests.
+//!    polls continue it until the RNR timeout has expired. The target notifies the initiator of new receives only while
+//!    the initiator's application thread sleeps (`farcall_shm::credit_request`).
+//! 3. The initiator publishes a *hazard*, which indicates that it accesses this target, and checks again that the
+//!    target accepts requests.
 //! 4. A payload of at most 1 KiB goes into the ring of the inbound segment: short slots, several to a cache line, one
 //!    producer, one consumer. A longer one is copied directly to where the advertised receive points, if its memory is
 //!    mapped.
 //! 5. One store publishes the record: the first word of its first slot, a tag that depends on its position. The
-//!    producer has cleared the first word after the record before. A producer that dies before this store has
+//!    producer has cleared the first word after the record before. A producer that exits before this store has
 //!    published nothing. There is no reservation that could stay open, and no lock.
 //! 6. The initiator clears the hazard. At the end of the batch it *announces* the pair to the target's completion
-//!    queue: it sets a bit in the queue's readiness bitmap, and writes the event descriptor if the owner sleeps. Only
-//!    one producer gets the duty to wake the owner.
+//!    queue: it sets a bit in the queue's readiness bitmap, and writes the event descriptor if the application thread
+//!    sleeps. Only one producer gets the duty to wake that thread.
 //! 7. The target's `poll_cq` visits the pairs whose bits are set. It reads the record once, checks it, matches it with
 //!    its oldest receive, copies the payload out of the ring and writes the completion into the caller's array. A
 //!    completion queue stores nothing, so it cannot overrun.
@@ -36,13 +36,13 @@
 //!
 //! # Shared receive queues
 //!
-//! Only their owner consumes shared receives: a receive that another queue pair may take first cannot be advertised.
-//! So the initiator puts small messages into the ring without a receive, several in flight, and requests a receive for
-//! a large one by a record. Both wait until the target has matched them with receives, in order (`qp/shared_target.rs`,
-//! `qp/shared_receive.rs`). A message does not wake an application thread that sleeps. It wakes the service thread of
-//! the target's process, which matches; a completion then raises the event. The target accepts a message by one
-//! compare-and-swap of a count in the inbound segment. An initiator that times out withdraws the rest by the same
-//! word. So a message is both received and sent, or neither, even if one of the processes exits in between.
+//! Only the process of the queue consumes shared receives: a receive that another queue pair may take first cannot be
+//! advertised. So the initiator puts small messages into the ring without a receive, several in flight, and requests a
+//! receive for a large one by a record. Both wait until the target has matched them with receives, in order
+//! (`qp/shared_target.rs`, `qp/shared_receive.rs`). A message does not wake an application thread that sleeps. It wakes
+//! the service thread of the target's process, which matches; a completion then raises the event. The target accepts a
+//! message by one compare-and-swap of a count in the inbound segment. An initiator that times out withdraws the rest by
+//! the same word. So a message is both received and sent, or neither, even if one of the processes exits in between.
 //!
 //! # UC and UD
 //!
@@ -56,12 +56,12 @@
 //!
 //! # Memory that the program had before
 //!
-//! Memory that a program registers (`reg_mr`: heap, stacks, files) has no memfd. Its owner hands a descriptor of its
-//! own `/proc/self/mem` to processes of its user only. The initiator copies by `pread` and `pwrite` under the hazard.
-//! Where that is not possible, and for atomics, the initiator requests the access from the owner's service thread,
-//! which executes one bounded access at a time. A page that is not mapped makes a call fail on both paths; it never
-//! raises a signal. A device can be configured to move such memory to a memfd in place, where that is sound (the
-//! drop-in libibverbs does); then peers map it (`process/shared_remap/`, docs/REGISTERED_MEMORY.md).
+//! Memory that a program registers (`reg_mr`: heap, stacks, files) has no memfd. The process that registers it passes a
+//! descriptor of its own `/proc/self/mem` to processes of its user only. The initiator copies by `pread` and `pwrite`
+//! under the hazard. Where that is not possible, and for atomics, the initiator requests the access from the target's
+//! service thread, which executes one bounded access at a time. A page that is not mapped makes a call fail on both
+//! paths; it never raises a signal. A device can be configured to move such memory to a memfd in place, where that is
+//! sound (the drop-in libibverbs does); then peers map it (`process/shared_remap/`, docs/REGISTERED_MEMORY.md).
 //!
 //! # Orderings, and taking memory back
 //!

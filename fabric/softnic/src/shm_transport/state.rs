@@ -122,7 +122,7 @@ impl StateCell {
         State::of(self.0.load(Ordering::Acquire))
     }
 
-    /// Applies a step. Returns the states before and after it; `None` if the step is illegal.
+    /// Applies an event. Returns the states before and after it; `None` if the event is illegal in this state.
     #[cold]
     pub(crate) fn apply(&self, event: StateEvent, qp_type: QpType) -> Option<(State, State)> {
         let next = |word| State::of(word).next(event, qp_type).map(|to| to as u32);

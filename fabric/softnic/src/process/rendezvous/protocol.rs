@@ -130,7 +130,7 @@ pub(crate) enum ReplyBody {
     Access {
         value: u64,
     },
-    /// Descriptors: ring, board, receive completion queue, then its event descriptor if the flag is set.
+    /// Descriptors: ring, receiver status, receive completion queue, then its event descriptor if the flag is set.
     OpenDatagrams {
         recv: CqLocation,
     },

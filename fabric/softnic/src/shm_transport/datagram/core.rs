@@ -196,7 +196,7 @@ impl DatagramCore {
         self.state.get().qp_state()
     }
 
-    /// Applies a step of the state machine. Returns whether it was legal; otherwise the state is unchanged. Only the
+    /// Applies an event to the state machine. Returns whether it was legal; otherwise the state is unchanged. Only the
     /// application thread calls it.
     pub(crate) fn apply_event(&self, step: StateEvent) -> bool {
         let Some((from, to)) = self.state.apply(step, QpType::Ud) else { return false };
@@ -229,7 +229,7 @@ impl DatagramCore {
         let queue = Arc::new(RecvQueue::new(&Self::sizes(&self.cap)));
         let receiver = Receiver::new(Self::receives(self.srq.as_ref(), &queue));
         let _one_helper = self.rx_rings.lock();
-        // SAFETY: `revoke` has one caller at a time because the lock of the inlets is held, and this thread is not
+        // SAFETY: `revoke` has one caller at a time because the lock of `rx_rings` is held, and this thread is not
         // inside `owner`, because polls do not call `renew`.
         unsafe { self.receiver.revoke(|old| *old = receiver) };
         self.notify_receives(0);

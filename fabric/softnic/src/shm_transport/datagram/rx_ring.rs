@@ -139,7 +139,7 @@ impl Receiver {
         rx_ring.consumer.publish_head();
         self.consumed += delivered as u64;
         core.status.set_consumed(self.consumed);
-        // The board is updated before the ring; see `TxRing::renew_credit`.
+        // The receiver status is updated before the ring; see `TxRing::renew_credit`.
         rx_ring.consumer.memory().store(RQ_POSTED, rx_ring.consumed, Release);
         core.blocked_senders.notify(|sender| sender.at == at);
         delivered

@@ -127,7 +127,7 @@ impl DatagramCore {
         mem.store(ACCEPT, 1, Release);
         let at = rx_rings.free_index();
         let rx_ring = RxRing::new(Consumer::new(mem.clone(), &layout), sender.1);
-        // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
+        // SAFETY: the lock of `rx_rings` is held, so `revoke` has one caller at a time, and this thread is not inside a
         // poll.
         unsafe { self.receiver.revoke(|receiver| receiver.insert(at, rx_ring)) };
         cq.attach_source(bit, Arc::new(RxRingSource { core: this, at }));
@@ -177,7 +177,7 @@ impl DatagramCore {
     /// Marks the selected senders' rings as ended, and revokes all rings that are finished.
     fn end_rx_rings(&self, rx_rings: &mut RxRingTable, ended: impl Fn(SenderId) -> bool) {
         let (ended, all) = (rx_rings.indices_of(ended), rx_rings.indices_of(|_| true));
-        // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
+        // SAFETY: the lock of `rx_rings` is held, so `revoke` has one caller at a time, and this thread is not inside a
         // poll.
         let finished: Vec<usize> = unsafe {
             self.receiver.revoke(|receiver| {
@@ -197,7 +197,7 @@ impl DatagramCore {
 
     /// Revokes the least useful ring. Returns `false` if there is none.
     fn evict(&self, rx_rings: &mut RxRingTable) -> bool {
-        // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
+        // SAFETY: the lock of `rx_rings` is held, so `revoke` has one caller at a time, and this thread is not inside a
         // poll.
         let Some(at) = (unsafe { self.receiver.revoke(|receiver| receiver.least_used()) }) else {
             return false;
@@ -213,7 +213,7 @@ impl DatagramCore {
         let Some(entry) = rx_rings.0[at].take() else { return };
         entry.mem.store(ACCEPT, 0, Release);
         self.blocked_senders.notify(|blocked| blocked.at == at);
-        // SAFETY: the lock of the inlets is held, so `revoke` has one caller at a time, and this thread is not inside a
+        // SAFETY: the lock of `rx_rings` is held, so `revoke` has one caller at a time, and this thread is not inside a
         // poll.
         unsafe { self.receiver.revoke(|receiver| receiver.remove(at)) };
         self.recv_slot.cq.detach(entry.bit);

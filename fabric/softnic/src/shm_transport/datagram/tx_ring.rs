@@ -41,7 +41,7 @@ pub(crate) struct TxRing {
     doorbell: RemoteCq,
     /// Number of records published.
     sent: u64,
-    /// Number of records that may be published before the board is read again.
+    /// Number of records that may be published before the receiver status is read again.
     credit: u64,
     unannounced: bool,
     solicited: bool,
@@ -52,7 +52,7 @@ pub(crate) struct TxRing {
     hold_time: WaitTime,
     sent_at_hold: u64,
     /// Request for what was missing when a datagram was last refused, the request that was last sent, and the interest
-    /// in its reply. Each lack is requested once. If the destination replies without having made progress, the sender
+    /// in its reply. Each request is sent once. If the destination replies without having made progress, the sender
     /// polls at intervals.
     missing: Option<RequestBody>,
     requested: Option<RequestBody>,
@@ -172,7 +172,7 @@ impl TxRing {
     /// Records that these numbers were not sufficient for a datagram.
     pub(crate) fn await_progress(&mut self, [posted, consumed]: [u64; 2], outcome: SendOutcome) {
         let (dst_qpn, bit) = (self.dst_qpn, self.bit);
-        // The receiver updates the board before the ring. Between the two updates the record counts as in flight and
+        // The receiver updates its status before the ring. Between the two updates the record counts as in flight and
         // its receive as consumed, so a free receive may be missed. The request therefore includes the number of
         // consumed records.
         let posted = (outcome == SendOutcome::NoReceive).then_some(posted);
@@ -201,7 +201,7 @@ impl TxRing {
     }
 
     /// Reads the number of receives that are free if no other sender uses them. The ring is read first and written
-    /// last, so a consumed record is either counted at the board or still counted as in flight.
+    /// last, so a consumed record is either counted in the receiver status or still counted as in flight.
     fn renew_credit(&mut self) -> bool {
         let in_flight = self.sent.saturating_sub(self.ring_consumed.load(Acquire));
         self.credit = self.status.receives().saturating_sub(in_flight);

@@ -60,7 +60,7 @@ impl Initiator {
 
     /// Returns the result of a request whose local elements are not permitted. An RNIC detects this when it reads them.
     /// For a request that returns data, it does so when the response arrives, so the target's refusal takes precedence
-    /// (IBA 9.7.4.1; mlx5 does the same), and the target executes an atomic that it permits.
+    /// (IBA 9.7.4.1; mlx5 does the same), and an atomic that the target permits is executed.
     #[cold]
     fn local_fault(&mut self, request: &Request<'_>) -> ExecuteOutcome {
         let fault = ExecuteOutcome::Failed(WcStatus::LOC_PROT_ERR);
@@ -71,7 +71,7 @@ impl Initiator {
             if request.len_bytes != ATOMIC_BYTES {
                 return ExecuteOutcome::Failed(WcStatus::LOC_LEN_ERR);
             }
-            // The target has changed the word when its response arrives.
+            // An RNIC's target has changed the word before its response arrives.
             return match self.change(request) {
                 (ExecuteOutcome::Done, _) => fault,
                 (outcome, _) => outcome,
@@ -157,7 +157,7 @@ impl Initiator {
                 unsafe { grants.read(wr, sge) }
             }
             _ => {
-                // The same ordering as in `Initiator::atomic`.
+                // The same ordering as in `Initiator::change`.
                 if std::mem::replace(&mut self.wrote, true) {
                     fence(Ordering::SeqCst);
                 }
@@ -242,7 +242,8 @@ impl Initiator {
             let at = match self.find_region(request.rkey, false) {
                 PeerReply::Granted(CachedRegion::Mapped(at)) => at,
                 PeerReply::Granted(CachedRegion::Unmapped(region)) => {
-                    // SAFETY: by the contract of this function the request's memory is valid, as `private` requires.
+                    // SAFETY: by the contract of this function the request's memory is valid, as `access_unmapped`
+                    // requires.
                     return unsafe { self.access_unmapped(request, need, region) };
                 }
                 PeerReply::Refused(_) => return ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR),
@@ -268,7 +269,8 @@ impl Initiator {
                     let whole = region.whole.clone();
                     hazard::leave(self.inbound());
                     let Some(whole) = whole else { return ExecuteOutcome::Wait(WaitReason::Peer) };
-                    // SAFETY: by the contract of this function the request's memory is valid, as `private` requires.
+                    // SAFETY: by the contract of this function the request's memory is valid, as `access_unmapped`
+                    // requires.
                     return unsafe { self.access_unmapped(request, need, whole) };
                 }
                 _ => ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR),

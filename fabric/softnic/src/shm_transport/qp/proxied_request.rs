@@ -1,6 +1,6 @@
 //! Requests that the target's service thread executes: accesses to memory that only the target can reach, and atomics
 //! on memory that is not mapped here. A request is split into accesses, which are executed one after the other as
-//! replies arrive; meanwhile the request waits like any other.
+//! replies arrive; until the last one the request waits like any other.
 
 use farcall_shm::{Segment, copy_plain};
 use farcall_verbs::{Sge, WcStatus};
@@ -32,7 +32,7 @@ pub(crate) struct ProxiedRequest {
     number: u32,
     /// Previous value returned by an atomic.
     previous_value: Option<u64>,
-    /// `true` if a part was transferred since the last call of `take_progress`.
+    /// `true` if a chunk was transferred since the last call of `take_progress`.
     made_progress: bool,
 }
 
@@ -45,14 +45,14 @@ struct AccessTarget<'a> {
     incarnation: u32,
 }
 
-/// Part of a transfer that one access moves.
+/// Chunk of a transfer: the bytes that one access moves.
 struct TransferChunk {
     rkey: u32,
     addr: u64,
     len_bytes: u32,
 }
 
-/// Returns the next part of `targets` after `done_bytes`; `None` if all parts are done.
+/// Returns the next chunk of `targets` after `done_bytes`; `None` if all chunks are done.
 fn next_chunk(targets: &[Target], mut done_bytes: u64) -> Option<TransferChunk> {
     for target in targets {
         if done_bytes < target.len_bytes {
@@ -89,7 +89,7 @@ impl ProxiedRequest {
         self.previous_value.take()
     }
 
-    /// Returns whether a part was transferred since the last call.
+    /// Returns whether a chunk was transferred since the last call.
     pub(crate) fn take_progress(&mut self) -> bool {
         std::mem::take(&mut self.made_progress)
     }
@@ -224,7 +224,7 @@ impl Initiator {
                 PeerReply::Pending => return ExecuteOutcome::Wait(WaitReason::PeerReply),
             }
             state.done_bytes += len;
-            // Each part is allowed the full waiting time.
+            // Each chunk is allowed the full waiting time.
             state.made_progress = true;
         }
         state.done_bytes = 0;

@@ -147,7 +147,7 @@ impl SendSide {
         self.waiting.put_sges(sges);
         if self.connection.initiator_mut().is_some_and(|initiator| initiator.proxied_request.take_progress())
         {
-            // Each part is allowed the full waiting time.
+            // Each chunk is allowed the full waiting time.
             self.wait_limit = None;
         }
         outcome

@@ -30,8 +30,8 @@ use crate::shm_transport::srq::SrqCore;
 const SPINS_BEFORE_YIELD: u32 = 200;
 
 /// Matching state and its lock. The thread that polls the receive completion queue enters as the owner of the
-/// `BiasedLock`. The service thread, local senders and the thread that owns the queue pair enter as revokers, one at a
-/// time.
+/// `BiasedLock`. The service thread, local senders and the application thread of the queue pair enter as revokers, one
+/// at a time.
 pub(crate) struct SharedReceiveSide {
     pub(crate) srq: Arc<SrqCore>,
     matching: BiasedLock<Matching>,

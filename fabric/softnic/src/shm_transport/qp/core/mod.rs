@@ -202,7 +202,7 @@ impl QpCore {
         self.state.get().qp_state()
     }
 
-    /// Applies a step of the state machine. Returns whether it was legal; otherwise the state is unchanged.
+    /// Applies an event to the state machine. Returns whether it was legal; otherwise the state is unchanged.
     pub(crate) fn apply_event(&self, event: StateEvent) -> bool {
         let Some((from, to)) = self.state.apply(event, self.transport.qp_type()) else { return false };
         if from.qp_state() != to.qp_state() {
