@@ -71,7 +71,7 @@ pub(super) struct MetadataReplication {
     writes: BTreeMap<u32, MetadataWrite>,
     last_write: u32,
     generation: u64,
-    /// Number of chunks of a placement in progress.
+    /// Number of chunks of the placement whose writes are in progress.
     requested_slabs: usize,
     /// Operations that wait until the placement is committed.
     waiting: Vec<u32>,
