@@ -17,8 +17,8 @@ pub enum Direction {
 /// streams of longer ones gain nothing by shared memory.
 const SMALL_BYTES: usize = 4096;
 
-/// Minimum length in bytes of a transfer that takes a use away: copying it takes longer than the calls and wake-ups that
-/// shared memory saves.
+/// Minimum length in bytes of a transfer that takes a use away: copying it takes longer than the calls and wake-ups
+/// that shared memory saves.
 const LARGE_BYTES: usize = 32 << 10;
 
 /// Value of [`Uses::large`] at which a moved connection returns to TCP.
@@ -73,8 +73,8 @@ impl Uses {
         self.count.fetch_add(1, Relaxed) + 1 >= self.due.load(Relaxed)
     }
 
-    /// Counts a transfer in shared memory; returns whether the connection is to return to TCP. Transfers of other threads at
-    /// the same time may be counted wrongly.
+    /// Counts a transfer in shared memory; returns whether the connection is to return to TCP. Transfers of other
+    /// threads at the same time may be counted wrongly.
     ///
     /// A one-way stream gains by shared memory, because its two ends work at the same time. With requests and large
     /// responses one end polls and waits while the other one copies.
