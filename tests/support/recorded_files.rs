@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 const FILES: usize = 12;
 /// Initial length of each file in bytes. All files together take several slabs.
 const LEN: usize = 1 << 20;
-/// Files do not become longer than this.
+/// Maximum length of a file in bytes.
 const LEN_MAX: usize = 3 << 19;
 const WRITE_MAX: usize = 60_000;
-/// Length of the pieces in which files of an incomplete volume are read.
+/// Length in bytes of the segments in which files of an incomplete volume are read.
 const PIECE: usize = 64 << 10;
 
-/// A file under its name: what was synced last, and what was written since.
+/// One version of a file: its content at the last sync, and the writes since.
 struct Version {
     synced: Vec<u8>,
     /// Writes that were not synced, with their offsets.
@@ -57,7 +57,7 @@ impl Version {
 }
 
 struct Recorded {
-    /// What the name may stand for: the last of them, or one before, if its replacement was not synced.
+    /// Versions that the name may refer to: the last one, or an earlier one if its replacement was not synced.
     versions: Vec<Version>,
     /// Content as programs of the present mount see it.
     now: Vec<u8>,
@@ -79,7 +79,7 @@ impl Recorded {
     }
 }
 
-/// Piece counts of files that are read although the volume is incomplete.
+/// Numbers of segments of files that are read although the volume is incomplete.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Left {
     pub right: usize,

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tcp_address = server.tcp_addresses()[0];
     println!("memcached clients: {tcp_address}, RPC clients: {rpc_address}");
 
-    // Over RPC: a connection to each partition; a key's hash says which it belongs to.
+    // Over RPC: a connection to each partition; the hash of a key determines its partition.
     let options = ClientOptions::default();
     let mut store = KvClient::connect(&SoftNic::new(), &rpc_address.to_string(), &options)?;
     let Change::Done { version } = store.put(b"greeting", Write::of(b"hello"))? else {
@@ -34,13 +34,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(value.as_deref(), Some(&b"hello"[..]));
     memcached.set(b"greeting", b"hello again")?;
 
-    // A write on the condition that nobody else wrote since.
+    // A write on the condition that no other client has written in the meantime.
     let outcome = store.compare_and_swap(b"greeting", version, Write::of(b"too late"))?;
     assert_eq!(outcome, Change::OtherVersion);
     let item = store.get(b"greeting")?.expect("still there");
     println!("greeting: {}", String::from_utf8_lossy(item.value));
 
-    // What was received is answered, then the threads end.
+    // The server replies to the requests received so far, then its threads end.
     server.stop()?;
     Ok(())
 }

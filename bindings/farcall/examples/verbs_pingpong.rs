@@ -26,20 +26,20 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One end: it begins, or answers.
+/// Runs one end, which begins or replies.
 fn play(mut socket: TcpStream, begins: bool) -> Result<()> {
     let nic = Nic::open(&SoftNic::new())?;
     let buffers = Buffers::new(&nic, 8, 64)?;
     let mut pair = Pair::new(&nic, Transport::Rc, &buffers)?;
-    // Before the peer can send.
+    // The receive is posted before the peer can send.
     pair.post_receive(buffers.take().ok_or("no buffer")?)?;
 
-    // Any channel will do to tell each other the addresses.
+    // Any channel can carry the addresses.
     socket.write_all(&pair.address().to_bytes())?;
     let mut bytes = [0; Address::LEN_BYTES];
     socket.read_exact(&mut bytes)?;
     pair.connect(&Address::from_bytes(&bytes)?)?;
-    // Nothing is sent before both are connected.
+    // Neither end sends before both are connected.
     socket.write_all(b".")?;
     socket.read_exact(&mut [0])?;
 
@@ -63,7 +63,7 @@ fn play(mut socket: TcpStream, begins: bool) -> Result<()> {
             Completion::Ended { failure, .. } => return Err(format!("the pair failed: {failure:?}").into()),
         }
     }
-    // The last answer has arrived when the peer says so; then both may leave.
+    // Each end exits only after the peer has received all messages.
     socket.write_all(b".")?;
     socket.read_exact(&mut [0])?;
     Ok(())

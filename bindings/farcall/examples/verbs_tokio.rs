@@ -1,4 +1,4 @@
-//! Verbs under tokio, in safe Rust: a task answers, another asks; completions wake them.
+//! Verbs under tokio, in safe Rust: one task sends a request, another one replies; completions wake them.
 //!
 //!     cargo run -p farcall --features verbs,tokio --example verbs_tokio
 
@@ -22,7 +22,7 @@ async fn main() -> Result<()> {
     let answer = async {
         let (request, _) = next_message(&mut server).await?;
         send(&mut server, &buffers, request.to_ascii_uppercase().as_bytes())?;
-        // It is the client's when this has ended.
+        // The completion shows that the client has received the reply.
         match server.completion().await? {
             Completion::Done(_) => Ok::<(), Box<dyn std::error::Error>>(()),
             other => Err(format!("{other:?}").into()),
@@ -44,7 +44,7 @@ fn send(pair: &mut AsyncPair, buffers: &Buffers, bytes: &[u8]) -> Result<()> {
     Ok(pair.send(buffer, bytes.len())?)
 }
 
-/// The next message, and how many sends ended before it.
+/// Returns the next message, and the number of sends that completed before it.
 async fn next_message(pair: &mut AsyncPair) -> Result<(String, u32)> {
     let mut ended = 0;
     loop {

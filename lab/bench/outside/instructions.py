@@ -38,7 +38,7 @@ def build(tree, profile, folder):
     package = folder / "package"
     if not package.exists():
         shutil.copytree(HERE / "src", package / "src")
-        manifest = (HERE / "Cargo.toml").read_text().replace("../../../crates", str(tree / "crates"))
+        manifest = (HERE / "Cargo.toml").read_text().replace('"../../../', f'"{tree}/')
         (package / "Cargo.toml").write_text(manifest)
         # The versions of the workspace.
         shutil.copy(tree / "Cargo.lock", package)

@@ -6,7 +6,7 @@
 //! the other file is started with a new checkpoint.
 //!
 //! ```text
-//! generation, u64 | then, again and again: length, u32 | checksum, u64 | bytes
+//! generation, u64 | then, repeated: length, u32 | checksum, u64 | bytes
 //! ```
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

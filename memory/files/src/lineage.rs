@@ -4,7 +4,7 @@
 //! It is at the beginning of the memory client's file, whose other contents are unused with volumes:
 //!
 //! ```text
-//! holder, 16 bytes | from 4,096 on two areas, in turn: length, u64 | checksum, u64 | bytes
+//! holder, 16 bytes | from 4,096 on two areas, alternating: length, u64 | checksum, u64 | bytes
 //! ```
 
 use std::fs::File;

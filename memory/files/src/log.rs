@@ -6,7 +6,7 @@
 //! [`Journal`](crate::Journal). When it has become long, the other half is started with a new checkpoint.
 //!
 //! ```text
-//! magic with version, u64 | generation, u64 | then, again and again: length, u32 | checksum, u64 | bytes
+//! magic with version, u64 | generation, u64 | then, repeated: length, u32 | checksum, u64 | bytes
 //! ```
 
 use std::io;

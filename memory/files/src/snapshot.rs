@@ -21,7 +21,7 @@ use crate::volume::{Memory, Volume};
 
 const MAGIC: [u8; 8] = *b"farfiles";
 const VERSION: u32 = 1;
-/// Maximum number of blocks in one chunk.
+/// Maximum number of blocks in one segment.
 const PIECE_BLOCKS: u64 = 256;
 /// Maximum length of a tree in bytes.
 const TREE_BYTES_MAX: u64 = 1 << 34;
@@ -46,7 +46,7 @@ pub enum SnapshotError {
 
 type Result<T, E = SnapshotError> = std::result::Result<T, E>;
 
-/// Splits runs of blocks into chunks.
+/// Splits runs of blocks into segments of at most `PIECE_BLOCKS` blocks.
 fn segments(runs: Vec<Blocks>) -> impl Iterator<Item = Blocks> {
     runs.into_iter().flat_map(|Blocks { start, len }| {
         (0..len.div_ceil(PIECE_BLOCKS)).map(move |segment| {

@@ -210,7 +210,7 @@ impl Drop for Supervisor {
 }
 
 fn lock(state: &Mutex<MountState>) -> MutexGuard<'_, MountState> {
-    // After a panic the value is a valid stage.
+    // After a panic the value is a valid state.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -159,7 +159,7 @@ impl Volume {
         self.memory.is_lost()
     }
 
-    /// Returns the era in which the kernel's requests are answered.
+    /// Returns the era in which the kernel's requests are handled.
     pub(crate) const fn era(&self) -> u16 {
         self.era
     }
@@ -188,7 +188,7 @@ impl Volume {
     /// Called at the begin of a request. The returned guard must be held until the reply is sent.
     pub(crate) fn reply_guard(&self) -> RwLockReadGuard<'_, ()> {
         if self.journal().is_some_and(|journal| journal.is_long()) {
-            // Exclusive: all requests in the journal have been answered then.
+            // Exclusive: replies to all requests in the journal have been sent then.
             let _alone = self.reply_guard.write().unwrap_or_else(PoisonError::into_inner);
             let tree = self.tree();
             if let Some(mut journal) = self.journal().filter(|journal| journal.is_long()) {
@@ -208,7 +208,7 @@ impl Volume {
         outcome
     }
 
-    /// Like [`Volume::ask`], for requests that may free blocks for other files.
+    /// Like [`Volume::execute`], for requests that may free blocks for other files.
     pub(crate) fn execute_exclusively(&self, request: &Request<'_>, reply: &mut Vec<u8>) -> Result<()> {
         self.exclusively(request.node, || self.execute(request, reply))
     }

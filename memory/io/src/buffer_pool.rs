@@ -9,7 +9,7 @@ pub struct BufferPool {
     len_bytes: usize,
 }
 
-/// A range allocated from a [`BufferPool`] pool.
+/// A range allocated from a [`BufferPool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PoolSlice {
     /// Offset of its first byte.

@@ -54,9 +54,8 @@ pub struct PollCounts {
 }
 
 /// Polls for completions, completes requests, and posts requests that waited for them. It is an endpoint: a
-/// `farcall_drive::Driver` runs it with one of the wait strategies of `Waiting`: busy polling; event and batch; naive
-/// hybrid; adaptive, which sleeps after `max_retry` empty polls in a row (RDMAbox, algorithm 3; MAX_RETRY is 120
-/// there).
+/// `farcall_drive::Driver` runs it with a `WaitStrategy`: busy polling; event and batch; naive hybrid; adaptive, which
+/// sleeps after `max_retry` empty polls in a row (RDMAbox, algorithm 3; MAX_RETRY is 120 there).
 ///
 /// Several sessions on one poller share a completion queue (SCQ in the paper). One poller per session, each with its
 /// own thread, is the paper's N CQs; M pollers are SCQ(M).

@@ -130,7 +130,7 @@ impl<C> SessionQp<C> {
                 Local::Slice(slice) => {
                     LocalSlice { region: slice.memory.0.ids[self.index], offset: slice.offset, len_bytes }
                 }
-                // Such a request is alone in its batch, and `ring` passes its region itself.
+                // Such a request is alone in its batch, and `post_chain` passes its region itself.
                 Local::ToRegister(_) | Local::Registered(_) => continue,
             };
             let is_pool = matches!(entry.local, Local::Pool(_) | Local::Shared(_));

@@ -1,4 +1,4 @@
-//! With a real etcd.
+//! Discovery of nodes through a real etcd.
 
 #[path = "support/etcd_server.rs"]
 mod etcd_server;
@@ -50,7 +50,7 @@ fn lists_registered_nodes_and_keeps_used_ones_without_etcd() {
     let mut found = [0; 3 * PAGE_BYTES];
     memory.read(0, &mut found).unwrap();
     assert!(found[..2 * PAGE_BYTES].iter().all(|byte| *byte == 2));
-    // Nothing of what was is known: nodes register again.
+    // etcd has lost its data: nodes register again.
     let empty = tempfile::tempdir().unwrap();
     etcd.start_again(empty.path());
     until("both are registered again", || directory.nodes().unwrap().len() == 2);

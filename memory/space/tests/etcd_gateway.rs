@@ -1,11 +1,11 @@
-//! What is no etcd, or none that can help, is told apart in words. The servers here answer what the test says.
+//! Errors of servers that are not etcd, or that refuse. The servers in this file send the response that a test defines.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use farcall_memory::membership::{Directory, EtcdError};
 
-/// A server that gives each request the same answer.
+/// Starts a server that sends the same response to each request.
 fn answers(status: &'static str, body: String) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,12 +37,12 @@ fn directory(endpoints: &[SocketAddr]) -> Directory {
     format!("etcd://{}/cluster", endpoints.join(",")).parse().unwrap()
 }
 
-/// An address at which nobody listens.
+/// Returns an address at which no process listens.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// As etcd answers: `/farcall/memory/v1/cluster/nodes/10.0.0.1:11500`, with `{"version":1}`.
+/// A response of etcd: `/farcall/memory/v1/cluster/nodes/10.0.0.1:11500`, with `{"version":1}`.
 const NODE: &str = r#"{"header":{"revision":"2"},"kvs":[{
     "key":"L2ZhcmNhbGwvbWVtb3J5L3YxL2NsdXN0ZXIvbm9kZXMvMTAuMC4wLjE6MTE1MDA=",
     "create_revision":"2","value":"eyJ2ZXJzaW9uIjoxfQ=="}],"count":"1"}"#;

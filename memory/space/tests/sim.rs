@@ -297,8 +297,8 @@ fn keeps_pages_of_a_crashed_node_while_draining() {
     }
 }
 
-/// Any fault may occur at any time. What is read is right nevertheless, each request completes, and in the end all
-/// pages can be written and read.
+/// Any fault may occur at any time. All bytes that are read are right nevertheless, each request completes, and in the
+/// end all pages can be written and read.
 #[test]
 fn reads_no_wrong_byte_under_faults() {
     for seed in seeds(12) {

@@ -27,9 +27,9 @@
 //! | `WRITTEN` | number of bytes that the peer wrote; they are in the ring |
 //! | `CONSUMED` | number of our bytes that the peer read (credit), sent once per quarter of its ring |
 //! | `WAKES_TAKEN` | number of our wake-ups that the peer consumed |
-//! | `WAKE_REQUEST` | whether the peer requests wake-ups (wake request): a number and a flag |
+//! | `WAKE_REQUEST` | the peer's wake request: a number, and whether it requests wake-ups |
 //! | `WAKE_ACK` | acknowledgement of our wake request: number, position from which on the peer sends wake-ups |
-//! | `END` | the length of the peer's whole stream, plus one |
+//! | `END` | the length of the peer's complete stream, plus one |
 //! | `TURN` | position from which on the peer writes into the ring that we offered last |
 //! | `OFFER` | another ring: number, address, length, key |
 //!

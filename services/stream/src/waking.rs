@@ -15,7 +15,7 @@ pub(crate) struct WakeReceiver {
     /// Position from which on the peer sends wake-ups; `None` until it is acknowledged.
     from: Option<u64>,
     is_due: bool,
-    /// Number of wake-ups consumed since the application last wanted to sleep.
+    /// Number of wake-ups that arrived while the application was polling, since it last wanted to sleep.
     spurious_wakes: u32,
     may_poll: bool,
 }

@@ -16,7 +16,7 @@ pub(crate) const WAKES_TAKEN: usize = 72;
 pub(crate) const WAKE_REQUEST: usize = 80;
 /// The peer's acknowledgement of our wake request: a [`WakeAck`].
 pub(crate) const WAKE_ACK: usize = 88;
-/// One more than the length of the peer's whole stream, when it is known; else 0.
+/// One more than the length of the peer's complete stream, when it is known; otherwise 0.
 pub(crate) const END: usize = 96;
 /// Position from which on the peer writes into the ring that we offered last: a [`WakeAck`].
 pub(crate) const TURN: usize = 104;

@@ -1,4 +1,4 @@
-//! `farcall bench kv`, also `farcall bench kv`: the main benchmark.
+//! `farcall bench kv`, also `farcall kv bench`: the main benchmark.
 
 use crate::commands::batch_args::BatchArgs;
 use crate::commands::bench_args::{self, RepetitionArgs};

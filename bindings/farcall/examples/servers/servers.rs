@@ -1,5 +1,5 @@
-//! Servers in Rust that tests in other languages talk to: a store; remote calls, of which method 1 answers with what it
-//! was sent, method 2 refuses with 42 "no", and method 3 takes a second; streams that send back what comes.
+//! Servers in Rust for tests in other languages: a store; remote calls, of which method 1 returns its request, method 2
+//! refuses with 42 "no", and method 3 takes a second; streams that echo.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -10,7 +10,7 @@ use farcall::kv::KvServer;
 use farcall::rpc::{Call, HandlerError, Reply, Server};
 use farcall::stream::{Nic, StreamListener, StreamOptions};
 
-/// What the programs talk to.
+/// The servers; dropping them stops the store and the remote calls.
 pub struct Servers {
     kv: KvServer,
     rpc: Server,
@@ -25,7 +25,7 @@ impl Servers {
         Self { kv, rpc, stream: echoing() }
     }
 
-    /// Of the store, of remote calls, of streams.
+    /// Returns the addresses of the store, of remote calls, and of streams.
     pub fn addresses(&self) -> [String; 3] {
         [self.kv.rpc_address().unwrap().to_string(), self.rpc.address().to_string(), self.stream.clone()]
     }
@@ -35,14 +35,14 @@ fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
     match call.method() {
         1 => reply.extend_from_slice(call.payload()),
         2 => return Err(HandlerError::new(42, "no")),
-        // Longer than the deadline of the call, which may not be reached sooner than it is asked for.
+        // Longer than the deadline of the call, so that the deadline passes first.
         3 => thread::sleep(Duration::from_secs(1)),
         other => return Err(HandlerError::unknown_method(other)),
     }
     Ok(())
 }
 
-/// A listener whose streams send back what comes; it ends with the process.
+/// Starts a listener whose streams echo, and returns its address. It ends with the process.
 fn echoing() -> String {
     let nic = Nic::open(&SoftNic::new()).unwrap();
     let mut listener = StreamListener::bind(&nic, "127.0.0.1:0", StreamOptions::default()).unwrap();

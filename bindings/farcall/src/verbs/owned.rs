@@ -8,7 +8,7 @@
 //!
 //! let nic = Nic::open(&SoftNic::new())?;
 //! let buffers = Buffers::new(&nic, 16, 4096)?;
-//! // Both ends in one program; two programs exchange the 28 bytes of their addresses in some way of theirs.
+//! // Both ends in one program; two programs exchange the 28 bytes of their addresses by any channel.
 //! let mut here = Pair::new(&nic, Transport::Rc, &buffers)?;
 //! let mut there = Pair::new(&nic, Transport::Rc, &buffers)?;
 //! here.connect(&there.address())?;

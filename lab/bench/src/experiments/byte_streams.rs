@@ -21,7 +21,7 @@ pub const LENS_BYTES: [usize; 7] = [16, 64, 512, 4 << 10, 32 << 10, 512 << 10, 1
 
 /// Preset whose echo is the lower limit of a round trip.
 const ECHO_PRESET: &str = "server-reply";
-/// Minimum length for which raw WRITEs are measured with few outstanding, as in `perf`.
+/// Minimum length for which raw WRITEs are measured with few outstanding, as in `farcall bench verbs`.
 const LONG_WRITE_BYTES: usize = 4 << 10;
 
 /// Explanation of the columns of the table of writes.

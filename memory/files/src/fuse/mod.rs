@@ -64,7 +64,7 @@ impl Mount {
     }
 
     /// Resumes service of this /dev/fuse after another process has exited. First requests that the kernel resend the
-    /// requests that the other process has not answered.
+    /// requests to which the other process has not replied.
     ///
     /// # Errors
     /// Returns an error if the kernel cannot do this (before Linux 6.9), or if threads cannot be started.
@@ -150,7 +150,7 @@ impl Drop for Mount {
     }
 }
 
-/// Requests that the kernel resend the requests that an exited process has not answered (FUSE_NOTIFY_RESEND).
+/// Requests that the kernel resend the requests to which an exited process has not replied (FUSE_NOTIFY_RESEND).
 ///
 /// # Errors
 /// Returns an error if the kernel cannot do this (before Linux 6.9).
@@ -176,7 +176,7 @@ fn handle_while_exclusive(
     volume.wait_until_exclusive().map(|_| outcome)
 }
 
-/// Leaves the current request to the next process: it is not answered, and the thread reads no more requests.
+/// Leaves the current request to the next process: the thread does not reply to it, and reads no more requests.
 fn abandon_request(ended: &mpsc::Sender<MountEnd>) -> ! {
     // If the receiver was dropped with the mount, the process is exiting anyway.
     let _ = ended.send(MountEnd::Lost);
@@ -247,6 +247,6 @@ fn send_reply<H>(
     header[..4].copy_from_slice(&((OUT_HEADER_BYTES + body.len()) as u32).to_ne_bytes());
     header[4..8].copy_from_slice(&error.to_ne_bytes());
     header[8..].copy_from_slice(&request.unique.to_ne_bytes());
-    // Fails if the requester or the file system is gone; then no process waits for the reply.
+    // Fails if the requester has exited or the file system was unmounted; then no process waits for the reply.
     let _ = rustix::io::writev(device, &[IoSlice::new(&header), IoSlice::new(body)]);
 }

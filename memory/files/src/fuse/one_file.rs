@@ -96,7 +96,7 @@ fn handle(
             reply.put_u32(len_bytes);
             reply.put_u32(0);
         }
-        // A write is answered after all in-sync replicas have stored it, so there is nothing to flush.
+        // The reply to a write is sent after all in-sync replicas have stored it, so there is nothing to flush.
         Opcode::Flush | Opcode::Fsync | Opcode::Release | Opcode::Forget | Opcode::BatchForget => {}
         Opcode::Destroy | Opcode::Interrupt => {}
         Opcode::Fallocate => return Err(Errno::OPNOTSUPP),

@@ -71,8 +71,8 @@ pub(crate) fn handle(volume: &Volume, request: &Request<'_>, reply: &mut Vec<u8>
             statfs(&volume.tree(), reply);
             Ok(())
         }
-        // A write is answered after all in-sync replicas have stored it. What remains are metadata changes since the
-        // last sync.
+        // The reply to a write is sent after all in-sync replicas have stored it, so only metadata changes since the
+        // last sync remain to be stored.
         Opcode::Flush | Opcode::Fsync | Opcode::Fsyncdir | Opcode::Syncfs => volume.sync(),
         Opcode::Destroy | Opcode::Interrupt | Opcode::Init => Ok(()),
         Opcode::Getxattr => {

@@ -150,7 +150,7 @@ pub struct Request<'a> {
     pub node: u64,
     /// Node number, which includes the era.
     pub named: u64,
-    /// Era in which the request is answered.
+    /// Era in which the request is handled.
     pub era: u16,
     pub uid: u32,
     pub gid: u32,

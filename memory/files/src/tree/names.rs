@@ -103,7 +103,7 @@ impl Tree {
     /// Creates a symbolic link.
     ///
     /// # Errors
-    /// Returns the errors of [`Tree::make`].
+    /// Returns the errors of [`Tree::create`].
     pub fn symlink(
         &mut self,
         parent: u64,
@@ -198,7 +198,7 @@ impl Tree {
     /// Creates another name for an inode.
     ///
     /// # Errors
-    /// Returns the errors of [`Tree::make`]; `EPERM` for a directory.
+    /// Returns the errors of [`Tree::create`]; `EPERM` for a directory.
     pub fn link(&mut self, ino: u64, parent: u64, name: &[u8], now: Time) -> Result<Attributes> {
         check_name(name)?;
         if self.get(ino)?.is_directory() {

@@ -23,7 +23,7 @@ impl InFlightRanges {
         self.segments.partition_point(|s| (s.span.region, s.span.end) <= (region, at))
     }
 
-    /// Returns whether a request must not be executed concurrently with the covered ranges: they have a byte in common,
+    /// Returns whether a request must not be executed concurrently with one of the ranges: they have a byte in common,
     /// and at least one of the two accesses writes.
     pub fn conflicts(&self, direction: Direction, span: &Span) -> bool {
         self.segments[self.first_after(span.region, span.start)..]
@@ -62,7 +62,7 @@ impl InFlightRanges {
     /// Reverts one [`InFlightRanges::add`] of exactly this range.
     ///
     /// # Panics
-    /// If a part of the range is not covered in this direction: an error of the caller.
+    /// If a part of the range was not added in this direction: an error of the caller.
     pub fn remove(&mut self, direction: Direction, span: Span) {
         let first = self.split(span.region, span.start);
         let after = self.split(span.region, span.end);
@@ -99,7 +99,7 @@ impl InFlightRanges {
         self.segments.clear();
     }
 
-    /// Returns whether no range is covered.
+    /// Returns whether there is no range.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()

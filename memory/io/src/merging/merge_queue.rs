@@ -87,7 +87,7 @@ pub struct MergeQueue {
     /// Counted bytes of the work request that admission control held back, if no work request has ended since.
     stalled_bytes: Option<u64>,
     counts: Counts,
-    // The following are scratch buffers of `next`, which are kept for their allocations.
+    // The following are scratch buffers of `next`, which are reused to avoid allocations.
     /// Ranges of the waiting requests already examined.
     ahead: InFlightRanges,
     candidates: Vec<Candidate>,

@@ -186,7 +186,7 @@ impl Pager {
         match message {
             Message::WillNeed(range) => self.wanted.push_back(range),
             Message::DontNeed(range) => self.unwanted.push_back(range),
-            // The requester may have gone.
+            // The requester may no longer wait.
             Message::Status(to) => drop(to.send(self.status())),
             Message::Save(snapshot) => self.begin_snapshot(snapshot),
             Message::Consumed => {}
@@ -266,7 +266,7 @@ impl Endpoint for Pager {
         }
         if self.is_closing {
             let next = self.memory.progress(now);
-            // Their requesters are gone.
+            // Their requesters no longer wait.
             while self.memory.next_completed().is_some() {}
             return next;
         }

@@ -72,7 +72,7 @@ impl Snapshot {
         self.saved[page as usize / 64] |= 1 << (page % 64);
         if let Some(bytes) = bytes.filter(|bytes| bytes.iter().any(|byte| *byte != 0)) {
             self.queue.queued.fetch_add(1, Ordering::Relaxed);
-            // The receiver may have gone.
+            // The receiver may have been dropped.
             let _ = self.to.send(Saved::Page { page, bytes: bytes.to_vec() });
         }
     }

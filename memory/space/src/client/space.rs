@@ -225,8 +225,8 @@ impl Space {
     /// Fails all requests, since no thread drives the engine any more.
     fn fail_all(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).discard_requests();
-        // Pairs with the load in `ask`: requests queued before this store are discarded below, those queued after it
-        // by their own threads.
+        // Pairs with the load in `execute`: requests queued before this store are discarded below, those queued after
+        // it by their own threads.
         self.has_ended.store(true, Ordering::SeqCst);
         self.discard_inbox();
     }

@@ -1,4 +1,4 @@
-//! A real etcd. Not only of this package: others include this file.
+//! A real etcd for tests. Other packages include this file as well.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// After that a test calls something lost, however busy the machine is.
+/// Timeout of a wait, longer than any pause of a busy machine.
 pub const LOST: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// An etcd of one server, killed when dropped.
+/// An etcd cluster of one server, which is killed on drop.
 pub struct EtcdServer {
     server: Child,
     client: SocketAddr,
@@ -20,13 +20,14 @@ pub struct EtcdServer {
 }
 
 impl EtcdServer {
-    /// Starts one that keeps what it knows in this directory; nothing, with the reason, where none is installed.
+    /// Starts a server that stores its data in this directory; if etcd is not installed, prints that and returns
+    /// `None`.
     pub fn start(data: &Path) -> Option<Self> {
         if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIPPED: Debian's etcd-server is not installed");
             return None;
         }
-        // Held together until both are known.
+        // Both are bound until both are known, so that they differ.
         let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [client, peer] = ports.map(|port| port.local_addr().unwrap());
         let mut etcd = Self { server: Self::spawn(client, peer, data), client, peer };
@@ -46,7 +47,7 @@ impl EtcdServer {
 
     fn until_it_answers(&mut self) {
         let client = self.client;
-        // It listens when it is a cluster of its own.
+        // It listens when it has formed its cluster.
         until("etcd answers", || TcpStream::connect(client).is_ok());
         assert!(self.server.try_wait().unwrap().is_none(), "etcd ended");
     }
@@ -56,13 +57,13 @@ impl EtcdServer {
         self.server.wait().unwrap();
     }
 
-    /// At the same address, with what it finds there.
+    /// Restarts the server at the same address, with the data in this directory.
     pub fn start_again(&mut self, data: &Path) {
         self.server = Self::spawn(self.client, self.peer, data);
         self.until_it_answers();
     }
 
-    /// How a cluster is named.
+    /// Returns the name of the directory of a cluster.
     pub fn directory(&self, cluster: &str) -> String {
         format!("etcd://{}/{cluster}", self.client)
     }
@@ -74,7 +75,7 @@ impl Drop for EtcdServer {
     }
 }
 
-/// Waits until something is so.
+/// Waits until `is_so` returns `true`; `what` describes it.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {

@@ -2,7 +2,7 @@
 //! neither the stream nor a clock.
 //!
 //! Submodules: [`call`] (state of one call), [`incoming`] (received frames), [`outgoing`] (frames to send),
-//! [`reading`] (tasks that wait for received data), [`whole`] (short messages encoded and decoded in place), [`paths`]
+//! [`reading`] (tasks that wait for received data), [`short_messages`] (encoded and decoded in place), [`paths`]
 //! (numbers of methods).
 
 mod call;

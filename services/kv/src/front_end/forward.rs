@@ -2,8 +2,8 @@
 //!
 //! Each server thread has a [`PartitionExchange`]. The commands that one thread forwards to another during a turn are
 //! sent as one batch through a bounded channel, with one wake-up. The owner executes the batch on its partition and
-//! returns it with the replies. Batches are reused, and a thread never has more than [`BATCHES_MAX`] of them at one owner, so
-//! that the channels cannot overflow. When all are in use, the connections concerned wait.
+//! returns it with the replies. Batches are reused, and a thread never has more than [`BATCHES_MAX`] of them at one
+//! owner, so that the channels cannot overflow. When all are in use, the connections concerned wait.
 //!
 //! A batch whose replies become long is returned before all of it has been executed. Its sender delivers the replies
 //! and sends it again for the remaining commands. Until then the owner defers later batches of that sender, which

@@ -42,7 +42,7 @@ pub(super) struct Collecting {
     /// `true` if the server has woken the client since the last request was sent.
     is_woken: bool,
     pub event: CollectEvent,
-    /// Payload of the last response. Kept to reuse its memory.
+    /// Payload of the last response; a field to reuse its memory.
     entries: Vec<u8>,
 }
 

@@ -31,7 +31,7 @@ pub(super) fn regions(nic: &Nic, plan: &Plan) -> Result<(Arc<Region>, Arc<Region
     Ok((Arc::new(local), Arc::new(replies)))
 }
 
-/// Number of receives where responses or notices of them are sent: one for each message, and two for the wake-ups for
+/// Number of receives for responses or notices that are sent: one for each message, and two for the wake-ups for
 /// deferred answers. One wake-up may be in flight before the response to the last collect request, and one after it.
 const fn reply_slots(geometry: Geometry) -> usize {
     geometry.window as usize + 2

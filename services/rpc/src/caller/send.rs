@@ -22,7 +22,7 @@ struct Draft {
     options: CallOptions,
     kind: MessageKind,
     flags: RequestFlags,
-    /// In front of the payload.
+    /// Numbers in front of the payload: see [`NUMBERS_BYTES`].
     numbers: Option<(u32, u32)>,
 }
 

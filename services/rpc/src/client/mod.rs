@@ -2,7 +2,7 @@
 //!
 //! `blocking` is the interface of the blocking client and `waiting` its wait loop; `asynchronous` is the client for
 //! tokio. Both hold a `session`, as do the connections of a `dispatcher`, which makes the calls of many threads.
-//! `shared` is the common part where several callers use one session. `automatic` selects the verbs of a client
+//! `shared` is the common part where several callers use one session. `preset_fallback` selects the verbs of a client
 //! without a configured preset.
 
 #[cfg(feature = "tokio")]

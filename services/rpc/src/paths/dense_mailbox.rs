@@ -1,6 +1,6 @@
 //! Requests by WRITE into a mailbox, announced by a second WRITE of one byte.
 //!
-//! A server thread has an array with one byte for each client (`responder/dense_bytes.rs`). 64 mailboxes without a
+//! A server thread has an array with one byte for each client (`responder/doorbell_bytes.rs`). 64 mailboxes without a
 //! message cost it one cache line, whereas under [`WriteMailbox`] each costs a line of its own. The client pays with a
 //! second WRITE (RDMA communication patterns, section 8, on L5).
 //!

@@ -181,7 +181,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             return Err(format!("message {}: collects, with a payload", header.seq.0));
         }
         if header.mode() != Mode::Fetch {
-            // For answers that are not given yet. Answers that do not fit are requested again at once.
+            // The wake-up is for answers that are not given yet. The client requests answers that do not fit again at
+            // once.
             end.enable_notify();
         }
         let result_bytes_max = self.config.result_bytes_max as usize;

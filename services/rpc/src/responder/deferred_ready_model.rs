@@ -21,7 +21,7 @@ struct Event {
 struct World {
     is_answered: AtomicBool,
     has_tags: AtomicBool,
-    /// The wake word of [`farcall_drive::Parker`].
+    /// The sleep flag of [`farcall_drive::Parker`].
     is_armed: AtomicBool,
     event: Mutex<Event>,
     readable: Condvar,

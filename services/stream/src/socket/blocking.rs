@@ -90,7 +90,7 @@ impl Runner {
             if self.waiter.was_idle(endpoint.poll_weight()) {
                 now = self.clock.now();
                 let next = self.waiter.arm_then_poll(endpoint, now);
-                // No event follows what the last look has done.
+                // The last poll may have completed the operation; no event would report that.
                 if let Some(done) = done(endpoint) {
                     self.waiter.is_awake();
                     return Ok(done);

@@ -71,8 +71,8 @@ pub(super) struct MetadataReplication {
     writes: BTreeMap<u32, MetadataWrite>,
     last_write: u32,
     generation: u64,
-    /// Number of chunks of a placement in progress.
-    requested_slabs: usize,
+    /// Number of chunks of the placement whose writes are in progress.
+    placement_chunks_left: usize,
     /// Operations that wait until the placement is committed.
     waiting: Vec<u32>,
     /// Number of chunks left of each user metadata write, by token.
@@ -106,7 +106,7 @@ impl MetadataReplication {
             writes: BTreeMap::new(),
             last_write: 0,
             generation,
-            requested_slabs: 0,
+            placement_chunks_left: 0,
             waiting: Vec::new(),
             user_writes: BTreeMap::new(),
             is_fenced: false,
@@ -190,7 +190,7 @@ impl Engine {
     /// Returns whether the placement on which completed requests depend is committed.
     pub(super) fn is_placement_committed(&self) -> bool {
         let is_committed =
-            |metadata: &MetadataReplication| metadata.requested_slabs == 0 && !self.placement_dirty;
+            |metadata: &MetadataReplication| metadata.placement_chunks_left == 0 && !self.placement_dirty;
         self.metadata.as_ref().is_none_or(|metadata| metadata.is_read_only() || is_committed(metadata))
     }
 
@@ -276,8 +276,8 @@ impl Engine {
             }
             OnCommit::Run { run } => self.start_run_writes(run, now),
             OnCommit::Placement => {
-                metadata.requested_slabs -= 1;
-                if metadata.requested_slabs == 0 {
+                metadata.placement_chunks_left -= 1;
+                if metadata.placement_chunks_left == 0 {
                     self.ready.extend(metadata.waiting.drain(..));
                 }
             }
@@ -326,9 +326,9 @@ impl Engine {
         self.pages_of(extent);
         let table = &self.extents[extent].pages;
         let entries = sums.iter().zip(at..).map(|(sum, at)| {
-            let (accepted, generation) = table.entry(at);
-            let now = (generation > 0).then_some(Entry { sum: accepted, generation });
-            (now, Entry { sum: *sum, generation: table.next_generation(at) })
+            let (current_sum, generation) = table.entry(at);
+            let current = (generation > 0).then_some(Entry { sum: current_sum, generation });
+            (current, Entry { sum: *sum, generation: table.next_generation(at) })
         });
         let Some(metadata) = &self.metadata else { return };
         let (position, bytes) = metadata.layout.encode_entries(pages.start, entries);
@@ -342,7 +342,7 @@ impl Engine {
             && self
                 .metadata
                 .as_ref()
-                .is_some_and(|metadata| metadata.requested_slabs == 0 && !metadata.is_fenced)
+                .is_some_and(|metadata| metadata.placement_chunks_left == 0 && !metadata.is_fenced)
     }
 
     /// Writes the placement if it has changed.
@@ -366,7 +366,7 @@ impl Engine {
             .map(|(chunk, number)| (at + number * CHUNK_BYTES as u64, chunk))
             .collect();
         if let Some(metadata) = &mut self.metadata {
-            (metadata.generation, metadata.requested_slabs) = (generation, chunks.len());
+            (metadata.generation, metadata.placement_chunks_left) = (generation, chunks.len());
         }
         chunks.into_iter().for_each(|(at, chunk)| self.write_metadata(at, chunk, OnCommit::Placement, now));
     }

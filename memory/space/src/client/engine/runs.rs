@@ -49,7 +49,7 @@ pub(in crate::client) struct RunTag {
 
 /// A run in progress.
 struct Run {
-    pages_of_run: RunPages,
+    range: RunPages,
     /// Bytes to write; empty for a read.
     bytes: Bytes,
     /// Replicas at the start of the run.
@@ -107,17 +107,17 @@ impl Runs {
 
 impl Engine {
     /// Starts a run with as many of these pages as possible. Returns their number, 0 if there is no run.
-    pub(super) fn start_run(&mut self, mut pages_of_run: RunPages, now: Nanos) -> u64 {
-        let first = pages_of_run.pages.start;
+    pub(super) fn start_run(&mut self, mut range: RunPages, now: Nanos) -> u64 {
+        let first = range.pages.start;
         let (extent, at) = self.locate(first);
-        let is_intent_committed = self.metadata.is_some() && !pages_of_run.is_read;
-        if pages_of_run.pages.end - first < PAGES_MIN
-            || (is_intent_committed
+        let needs_entries = self.metadata.is_some() && !range.is_read;
+        if range.pages.end - first < PAGES_MIN
+            || (needs_entries
                 && (!self.is_placement_committed() || self.is_fenced() || self.extents[extent].is_lost()))
         {
             return 0;
         }
-        let targets = match pages_of_run.is_read {
+        let targets = match range.is_read {
             true => self.replica_to_read(extent, first / READ_PAGES_MAX).map(|serial| vec![serial]),
             false => self.write_targets(extent, now),
         };
@@ -125,32 +125,26 @@ impl Engine {
             |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_connected_node);
         let Some(targets) = targets.filter(|targets| targets.iter().all(can_reach)) else { return 0 };
         let pool_pages = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
-        let most = if pages_of_run.is_read { READ_PAGES_MAX } else { WRITTEN_PAGES_MAX };
+        let most = if range.is_read { READ_PAGES_MAX } else { WRITTEN_PAGES_MAX };
         let room = (self.pages_per_extent() - at as u64).min(most).min(pool_pages);
-        pages_of_run.pages.end = pages_of_run.pages.end.min(first + room);
-        let plain = pages_of_run
-            .pages
-            .clone()
-            .take_while(|page| self.can_join_run(*page, pages_of_run.is_read))
-            .count() as u64;
+        range.pages.end = range.pages.end.min(first + room);
+        let plain =
+            range.pages.clone().take_while(|page| self.can_join_run(*page, range.is_read)).count() as u64;
         if plain < PAGES_MIN {
             return 0;
         }
-        pages_of_run.pages.end = first + plain;
-        pages_of_run.pages.clone().for_each(|page| drop(self.locks.insert(page, VecDeque::new())));
+        range.pages.end = first + plain;
+        range.pages.clone().for_each(|page| drop(self.locks.insert(page, VecDeque::new())));
         let len_bytes = plain as usize * PAGE_BYTES;
-        let bytes = match pages_of_run.is_read {
+        let bytes = match range.is_read {
             true => Bytes::new(),
-            false => self
-                .requests
-                .bytes(pages_of_run.request)
-                .slice(pages_of_run.of_request..pages_of_run.of_request + len_bytes),
+            false => self.requests.bytes(range.request).slice(range.of_request..range.of_request + len_bytes),
         };
-        let (stalled_at, pages, of_run) = (pages_of_run.deadline, pages_of_run.pages.clone(), bytes.clone());
+        let (stalled_at, pages, of_run) = (range.deadline, range.pages.clone(), bytes.clone());
         let (left, in_flight) = (targets.clone(), Vec::new());
         let (was_posted, has_failed, found) = (false, false, None);
         let id = self.runs.begin(Run {
-            pages_of_run,
+            range,
             bytes,
             targets,
             left,
@@ -160,7 +154,7 @@ impl Engine {
             found,
             stalled_at,
         });
-        if is_intent_committed {
+        if needs_entries {
             let sums = pages.clone().zip(of_run.chunks_exact(PAGE_BYTES));
             let sums: Vec<u64> = sums.map(|(page, bytes)| self.checksums.of(page, bytes)).collect();
             self.write_run_entries(id, pages, &sums, now);
@@ -222,10 +216,9 @@ impl Engine {
     /// Starts the I/O of a run with a replica.
     fn post_run(&mut self, tag: RunTag, now: Nanos) {
         let Some(run) = &self.runs.runs[tag.run as usize] else { return };
-        let (extent, at) = self.locate(run.pages_of_run.pages.start);
-        let (is_read, request, written) =
-            (run.pages_of_run.is_read, run.pages_of_run.request, run.bytes.clone());
-        let len_bytes = run.pages_of_run.len_bytes();
+        let (extent, at) = self.locate(run.range.pages.start);
+        let (is_read, request, written) = (run.range.is_read, run.range.request, run.bytes.clone());
+        let len_bytes = run.range.len_bytes();
         let location = self.extents[extent].replica(tag.replica).map(|replica| replica.location);
         let Some(ReplicaLocation::Node { node, grant: Some(grant), .. }) = location else {
             return self.on_run_io(tag, Err(()), now);
@@ -264,7 +257,7 @@ impl Engine {
             return self.post_remaining(tag.run, 1, now);
         }
         if let Some(run) = self.runs.take(tag.run) {
-            if run.pages_of_run.is_read {
+            if run.range.is_read {
                 self.finish_read_run(run, now)
             } else {
                 self.finish_written_run(&run, now)
@@ -274,25 +267,25 @@ impl Engine {
 
     /// Completes the pages of a read run that match their checksums. Each other page continues as an operation.
     fn finish_read_run(&mut self, run: Run, now: Nanos) {
-        let Run { pages_of_run, found, targets, .. } = run;
+        let Run { range, found, targets, .. } = run;
         let mut found = found.unwrap_or_default();
-        let mut wrong = self.wrong_pages(&pages_of_run, &found).into_iter().peekable();
+        let mut wrong = self.wrong_pages(&range, &found).into_iter().peekable();
         self.counts.runs_broken += u64::from(wrong.peek().is_some());
-        if self.requests.has_lent(pages_of_run.request) {
+        if self.requests.has_lent(range.request) {
             // The buffer was lost if the I/O failed.
-            found.resize(pages_of_run.len_bytes(), 0);
-            self.requests.return_buffer(pages_of_run.request, std::mem::take(&mut found));
+            found.resize(range.len_bytes(), 0);
+            self.requests.return_buffer(range.request, std::mem::take(&mut found));
         }
-        for (page, part) in pages_of_run.parts() {
+        for (page, part) in range.parts() {
             let Some((_, bytes)) = wrong.next_if(|(wrong, _)| *wrong == page) else {
-                let at = (page - pages_of_run.pages.start) as usize * PAGE_BYTES;
+                let at = (page - range.pages.start) as usize * PAGE_BYTES;
                 self.counts.pages_read += 1;
                 self.counts.pages_together += 1;
                 self.requests.finish_part(&part, Ok(found.get(at..at + PAGE_BYTES)));
                 self.release(page);
                 continue;
             };
-            let mut operation = Operation::new(page, OperationKind::Read(part), pages_of_run.deadline);
+            let mut operation = Operation::new(page, OperationKind::Read(part), range.deadline);
             if let (Some(bytes), Some(replica)) = (bytes, targets.first()) {
                 self.check_fetched_page(&mut operation, *replica, bytes);
             }
@@ -303,13 +296,13 @@ impl Engine {
     }
 
     /// Returns the pages that do not match their checksums, with the bytes that were read instead.
-    fn wrong_pages(&self, pages_of_run: &RunPages, found: &[u8]) -> Vec<(u64, Option<Bytes>)> {
+    fn wrong_pages(&self, range: &RunPages, found: &[u8]) -> Vec<(u64, Option<Bytes>)> {
         let is_right = |page: u64, bytes: &[u8]| {
             let (extent, at) = self.locate(page);
             self.extents[extent].pages.checksum(at) == Some(self.checksums.of(page, bytes))
         };
         let mut chunks = found.chunks_exact(PAGE_BYTES);
-        let pages = pages_of_run.pages.clone().map(|page| (page, chunks.next()));
+        let pages = range.pages.clone().map(|page| (page, chunks.next()));
         let wrong = pages.filter(|(page, bytes)| !bytes.is_some_and(|bytes| is_right(*page, bytes)));
         wrong.map(|(page, bytes)| (page, bytes.map(Bytes::copy_from_slice))).collect()
     }
@@ -317,19 +310,19 @@ impl Engine {
     /// Completes the pages of a written run if all present replicas have them. Otherwise some may have them, and each
     /// page is written again by an operation.
     fn finish_written_run(&mut self, run: &Run, now: Nanos) {
-        let Run { pages_of_run, bytes, targets, has_failed, .. } = run;
-        let (extent, _) = self.locate(pages_of_run.pages.start);
+        let Run { range, bytes, targets, has_failed, .. } = run;
+        let (extent, _) = self.locate(range.pages.start);
         let there = self.extents[extent].replicas.iter().map(|replica| &replica.serial);
         let is_whole = !has_failed && there.eq(targets);
         self.counts.runs_broken += u64::from(!is_whole);
-        for ((page, part), bytes) in pages_of_run.parts().zip(bytes.chunks_exact(PAGE_BYTES)) {
+        for ((page, part), bytes) in range.parts().zip(bytes.chunks_exact(PAGE_BYTES)) {
             let (sum, (_, at)) = (self.checksums.of(page, bytes), self.locate(page));
             if !is_whole {
                 if run.was_posted {
                     // Until then the page holds either content.
                     self.mark_page_uncertain(page, sum);
                 }
-                self.begin_next(Operation::new(page, OperationKind::Write(part), pages_of_run.deadline));
+                self.begin_next(Operation::new(page, OperationKind::Write(part), range.deadline));
                 continue;
             }
             self.pages_of(extent).written(at, sum);
