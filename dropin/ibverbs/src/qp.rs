@@ -134,7 +134,7 @@ unsafe fn make(wanted: &QpCreateParams<'_>) -> Result<*mut QpObject, c_int> {
     Ok(wrap(wanted, provider))
 }
 
-/// The kernel searches for the queues of a queue pair in the context of its domain only.
+/// Checks that the queues of a queue pair belong to the context of its domain: the kernel searches only there.
 fn require_one_context(params: &QpCreateParams<'_>) -> Result<(), c_int> {
     let init = params.init;
     // SAFETY: the caller, `make`, has checked that the domain and the queues are live.

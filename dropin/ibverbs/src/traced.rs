@@ -109,7 +109,7 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, num_entries: c_int, wc: *mut Wc) -> c_
     let Some(mut call) = Call::begun_at("ibv_poll_cq", began_ns) else { return taken };
     add_argument(&mut call, "cq", cq);
     add_argument(&mut call, "num_entries", num_entries);
-    // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
+    // SAFETY: the result is an integer, which satisfies `Returned::format_result`.
     unsafe { call.returned(taken) };
     let wcs = match usize::try_from(taken) {
         // SAFETY: `cq::poll` has written `taken` elements.
@@ -136,7 +136,7 @@ unsafe fn poll_one(name: &'static str, cq: *mut CqEx, advance: impl FnOnce() -> 
     }
     let Some(mut call) = Call::begun_at(name, began_ns) else { return number };
     add_argument(&mut call, "cq", cq);
-    // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
+    // SAFETY: the result is an integer, which satisfies `Returned::format_result`.
     unsafe { call.returned(number) };
     let wcs = std::slice::from_ref(&of.current);
     poll_result(&mut call, of, if number == 0 { wcs } else { &[] });
@@ -178,7 +178,7 @@ unsafe extern "C" fn post_send(
     call.executes();
     // SAFETY: contract of `ibv_post_send` (man page), which is that of `qp::post_send`.
     let number = unsafe { qp::post_send(qp, wr, bad_wr) };
-    // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
+    // SAFETY: the result is an integer, which satisfies `Returned::format_result`.
     unsafe { call.returned(number) };
     if number != 0 {
         // SAFETY: on failure `qp::post_send` has stored the refused request in `bad_wr`.
@@ -202,7 +202,7 @@ unsafe fn post_receives(
     call.add_argument("wr", |line| unsafe { receives(line, wr) });
     call.executes();
     let number = post();
-    // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
+    // SAFETY: the result is an integer, which satisfies `Returned::format_result`.
     unsafe { call.returned(number) };
     if number != 0 {
         // SAFETY: on failure `post` has stored the refused receive in `bad_wr`.
@@ -252,7 +252,7 @@ unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
     });
     call.executes();
     let number = run();
-    // SAFETY: the result is an integer, which satisfies `Returned::show_result`.
+    // SAFETY: the result is an integer, which satisfies `Returned::format_result`.
     unsafe { call.returned(number) };
     call.end();
     number

@@ -14,8 +14,8 @@ const EXCEPT: &str = "FARCALL_RUN_EXCEPT";
 const ALLOW_DIRECT_CALLS: &str = "FARCALL_RUN_ALLOW_DIRECT_CALLS";
 /// Number of uses of a connection after which its ends meet.
 const AFTER: &str = "FARCALL_RUN_AFTER";
-/// Default of [`AFTER`]: a meeting costs about as much as 16 round trips by TCP, so a connection that ends right after it
-/// has cost at most about twice as much as without.
+/// Default of [`AFTER`]: a meeting costs about as much as 16 round trips by TCP, so a connection that ends right after
+/// it has cost at most about twice as much as without.
 const USES_BEFORE_MEETING: u32 = 32;
 /// Maximum of [`AFTER`].
 const MAX_USES_BEFORE_MEETING: u32 = 1 << 20;
@@ -60,7 +60,7 @@ fn config() -> &'static Config {
     })
 }
 
-/// Whether connections of this program may be moved at all.
+/// Returns whether connections of this program may be moved at all.
 pub fn is_on() -> bool {
     !config().is_off
 }
@@ -70,12 +70,12 @@ pub fn reports() -> bool {
     config().reports
 }
 
-/// Number of uses of a connection, at the accepting end, after which its ends meet.
+/// Returns the number of uses of a connection, at the accepting end, after which its ends meet.
 pub fn uses_before_meeting() -> u32 {
     config().uses_before_meeting
 }
 
-/// Whether connections to a service may be moved.
+/// Returns whether connections to a service may be moved.
 pub fn admits(service: SocketAddr) -> bool {
     let config = config();
     let port = service.port();

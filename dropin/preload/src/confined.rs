@@ -1,4 +1,5 @@
-//! Programs that restrict their system calls (seccomp): afterwards the library makes none that the program does not make.
+//! Programs that restrict their system calls (seccomp): afterwards the library makes none that the program does not
+//! make.
 //!
 //! Before the filter is installed all connections return to TCP, and epoll objects get back what the program asked for.
 //! Bytes that were received and not read stay in the ring. They are read, and reported as readiness, without a system

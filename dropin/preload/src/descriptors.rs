@@ -22,7 +22,7 @@ pub fn has_stream(fd: c_int) -> bool {
     fd <= LAST_STANDARD_FD || STREAMS.contains(fd)
 }
 
-/// A stream was opened with a descriptor.
+/// Called after a stream was opened with a descriptor.
 pub fn stream_opened(fd: c_int) {
     STREAMS.insert(fd);
     if let Some(sock) = sock::get(fd) {
@@ -30,18 +30,18 @@ pub fn stream_opened(fd: c_int) {
     }
 }
 
-/// Before a stream is closed, and its descriptor with it.
+/// Called before a stream and its descriptor are closed.
 pub fn stream_closing(fd: c_int) {
     STREAMS.remove(fd);
     closing(fd);
 }
 
-/// Whether a descriptor is nothing to us.
+/// Returns whether a descriptor does not concern the library.
 pub fn is_foreign(fd: c_int) -> bool {
     !epoll::is_known(fd) && sock::get(fd).is_none()
 }
 
-/// Before a descriptor is closed, or another takes its number.
+/// Called before a descriptor is closed, or its number is reused for another one.
 pub fn closing(fd: c_int) {
     meet::forget_listener(fd);
     // A child between vfork and exec closes its own.
@@ -85,7 +85,7 @@ pub extern "C" fn at_exit() {
     }
 }
 
-/// The last descriptor of this process.
+/// Called before the last descriptor of a connection in this process is closed.
 fn end(fd: c_int, sock: &Sock) {
     let traffic = record_traffic(fd, sock);
     sock.stay(PathReason::ShutDown);
@@ -107,8 +107,8 @@ fn end(fd: c_int, sock: &Sock) {
     sock.demote(PathReason::ShutDown);
 }
 
-/// After `connect` has taken a connection from its socket (AF_UNSPEC): as the kernel's end of it, its rings end with a
-/// reset for the peer, and the next connection of the socket is another one.
+/// Called after `connect` has dissolved the connection of its socket (AF_UNSPEC): like the kernel's end of it, its
+/// rings end with a reset for the peer, and the next connection of the socket is a new one.
 pub fn dissociated(fd: c_int) {
     let Some(sock) = sock::get(fd) else { return };
     sock.demote(PathReason::ShutDown);
@@ -126,7 +126,7 @@ pub fn dissociated(fd: c_int) {
     }
 }
 
-/// After a descriptor was duplicated.
+/// Called after a descriptor was duplicated.
 pub fn duplicated(old: c_int, new: c_int) {
     if thread::is_borrowed() {
         // A child between vfork and exec prepares its descriptors for another program.
@@ -147,8 +147,8 @@ pub fn duplicated(old: c_int, new: c_int) {
     epoll::duplicated(old, new);
 }
 
-/// Before a program of ours takes a number that the library has. Whether it was given up, and no thread uses it any
-/// more.
+/// Called before the program takes a number that a descriptor of the library has. Returns whether the library released
+/// it and no thread uses it any more.
 pub fn give_up(fd: c_int) -> bool {
     if !own_fds::is_ours(fd) || thread::is_borrowed() {
         return false;
@@ -165,15 +165,16 @@ pub fn give_up(fd: c_int) -> bool {
     own_fds::forget(fd)
 }
 
-/// After the program opened a descriptor: the library gives up those of its own whose numbers the program may need
-/// soon; their connections go back to TCP.
+/// Called after the program opened a descriptor: the library releases its descriptors whose numbers the program may
+/// need soon; their connections return to TCP.
 pub fn make_way(fd: c_int) {
     while let Some(ours) = own_fds::in_the_way_of(fd).filter(|_| !thread::is_borrowed()) {
         close_own(ours);
     }
 }
 
-/// After the kernel had no descriptor left for the program: gives up one of the library's. Whether there was one.
+/// Called when the kernel had no descriptor left for the program: releases one of the library's. Returns whether there
+/// was one.
 pub fn make_way_for_one() -> bool {
     let ours = own_fds::next_from(0).filter(|_| !thread::is_borrowed());
     if let Some(ours) = ours {
@@ -189,8 +190,8 @@ fn close_own(fd: c_int) {
     }
 }
 
-/// The kernel's TCP is all that others will have of a connection. What was received and not read is not in it: then the
-/// connection ends, rather than that bytes are missing.
+/// Returns a connection to TCP, because other processes can only use the kernel's socket. Bytes that were received but
+/// not read are not there: the connection then ends, because bytes would be missing.
 pub fn hand_on(fd: c_int, sock: &Sock, why: PathReason) {
     sock.demote(why);
     if io::unread_bytes(sock) > 0 {
@@ -210,7 +211,7 @@ fn each_inherited(mut with: impl FnMut(c_int, &Sock)) {
     });
 }
 
-/// Before another program starts beside this one.
+/// Called before another program is started in a new process.
 pub fn before_spawn() {
     each_inherited(|_, sock| sock.demote(PathReason::Executed));
     sock::each(|fd, sock| {
@@ -225,13 +226,13 @@ pub fn spawns_with(fd: c_int) {
     SPAWNED_WITH.insert(fd);
 }
 
-/// Before a process is made that has the same connections, without the handlers of a fork.
+/// Called before a process with the same connections is created without fork handlers.
 pub fn before_unseen_fork() {
     sock::before_fork();
     sock::each(|_, sock| sock.demote(PathReason::Forked));
 }
 
-/// Before another program takes this one's place.
+/// Called before another program replaces this one in the process.
 pub fn before_exec() {
     each_inherited(|fd, sock| {
         if sock.is_inherited() || sock.is_forked.load(Relaxed) || thread::is_borrowed() {

@@ -14,7 +14,7 @@ const REQUEST_BYTES: usize = 16 + 8 + 48;
 /// Where in the answer the inode is: behind `nlmsghdr`, 4 bytes, `inet_diag_sockid` and four numbers.
 const AT_INODE: usize = 16 + 4 + 48 + 16;
 
-/// The inode of the socket whose own address is `local` and whose peer's is `peer`.
+/// Returns the inode of the socket with the local address `local` and the peer address `peer`.
 pub fn inode(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     // SAFETY: no memory is involved; the descriptor is fresh.
     let socket = unsafe {
@@ -72,7 +72,7 @@ fn request(local: SocketAddr, peer: SocketAddr) -> [u8; REQUEST_BYTES] {
     bytes
 }
 
-/// The kernel's answer, or its error.
+/// Returns the inode in the kernel's reply; `None` for an error.
 fn inode_in(answer: &[u8]) -> Option<u64> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let inode = u32::from_ne_bytes(answer.get(AT_INODE..AT_INODE + 4)?.try_into().ok()?);

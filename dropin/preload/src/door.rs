@@ -39,7 +39,7 @@ impl Door {
         Some(Self { fd: own_fds::keep(fd)?, hears: AtomicBool::new(true), wakes: AtomicU32::new(0) })
     }
 
-    /// Descriptor that can be read once the peer has rung.
+    /// Returns a descriptor that is readable after the peer has rung.
     pub fn fd(&self) -> RawFd {
         self.fd
     }
@@ -106,7 +106,7 @@ impl Waker {
         Some(Self { fd, generation: thread::generation() })
     }
 
-    /// Descriptor that can be read after a wake-up.
+    /// Returns a descriptor that is readable after a wake-up.
     pub fn fd(&self) -> RawFd {
         self.fd
     }

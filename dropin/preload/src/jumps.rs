@@ -75,7 +75,8 @@ fn leave(stack: usize) {
     }
 }
 
-/// Returns whether an address is in the stack on which the signal handler runs that is running, if it has one of its own.
+/// Returns whether an address is in the stack on which the signal handler runs that is running, if it has one of its
+/// own.
 fn is_on_handlers_stack(stack: usize) -> bool {
     // SAFETY: zeros are a valid description of a stack; the kernel writes one.
     unsafe {

@@ -2,30 +2,30 @@
 //! on the same host into shared memory. The TCP socket stays: for the handshake, for peers without this library, and
 //! for the end.
 //!
-//! No byte is added to a connection. Its ends meet outside of it (`meet`) and share two rings (`ring`), one a
-//! direction. A sender begins its ring at a byte that the kernel of its peer has everything before of; the receiver
-//! empties the socket, then the ring. Either end ends both rings at once, by one bit in the word that counts what was
-//! sent (`sock::Sock::demote`): the receiver empties the ring, then goes back to the socket. That happens wherever the
-//! kernel is needed: fork, dup, exec, descriptors sent, half-close, urgent data, sendfile, splice, options; and it is
+//! No byte is added to a connection. Its ends meet outside of it (`meet`) and share two rings (`ring`), one for each
+//! direction. A sender begins its ring at a byte before which the peer's kernel has received all bytes; the receiver
+//! empties the socket, then the ring. Either end ends both rings at once, by one bit in the word that counts the sent
+//! bytes (`sock::Sock::demote`): the receiver empties the ring, then returns to the socket. This happens whenever the
+//! kernel is required: fork, dup, exec, descriptors sent, half-close, urgent data, sendfile, splice, options; and it is
 //! final.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `calls` | the functions in front of the C library's |
-//! | `real` | the C library's |
-//! | `sock`, `descriptors`, `own_fds` | connections by descriptor; what happens to these; the library's own |
-//! | `meet`, `diagnosis` | how two ends find each other, and that they are the ends of one connection |
+//! | `calls` | the functions that replace those of the C library |
+//! | `real` | the functions of the C library |
+//! | `sock`, `descriptors`, `own_fds` | connections by descriptor; changes of descriptors; the library's descriptors |
+//! | `meet`, `diagnosis` | how two ends find each other, and the proof that they are the ends of one connection |
 //! | `switch` | one direction between TCP and a carrier of its bytes, as a state machine |
-//! | `ring`, `memory`, `tcp` | bytes in shared memory; what the kernel reports of those that went by TCP |
-//! | `pointers` | memory that the program passes and that may not be there |
+//! | `ring`, `memory`, `tcp` | bytes in shared memory; the kernel's counts of bytes sent by TCP |
+//! | `pointers` | memory that the program passes and that may not be accessible |
 //! | `io`, `poll`, `epoll` | sending and receiving; waiting for readiness |
-//! | `door`, `sleepers` | what wakes threads that sleep; threads that sleep for one connection |
-//! | `signals` | which handlers let a call continue that they interrupted |
+//! | `door`, `sleepers` | wake-ups of sleeping threads; the threads that sleep for one connection |
+//! | `signals` | the signal handlers after which an interrupted call continues |
 //! | `jumps` | jumps of the program out of calls |
-//! | `spin` | how long to look before sleeping |
-//! | `fork`, `thread` | what a child must not take for its own |
+//! | `spin` | polling time before a sleep |
+//! | `fork`, `thread` | state that a child must not use as its own |
 //! | `direct_calls` | code of the program that makes system calls itself |
-//! | `confined` | what remains once the program restricts its system calls |
+//! | `confined` | reading of remaining bytes after the program has restricted its system calls |
 //! | `config`, `fd_set` | variables; sets of descriptors |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]
 

@@ -32,7 +32,7 @@ impl Memory {
         self.0.compare_exchange(at, current, new)
     }
 
-    /// Sequentially consistent. What was there before.
+    /// Changes a word with sequential consistency. Returns the old value.
     pub fn update(&self, at: usize, change: AtomicChange) -> u64 {
         // SAFETY: eight aligned bytes inside of the mapping, by `range`; accessed by atomics only.
         unsafe { update_word(self.0.range(at, 8), change) }

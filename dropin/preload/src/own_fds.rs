@@ -18,23 +18,23 @@ static NEXT: AtomicI32 = AtomicI32::new(0);
 /// Threads that are inside of [`while_ours`].
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 
-/// Number of descriptors that a program may open between two connections before one of them has the number of one of the
-/// library's.
+/// Number of descriptors that a program may open between two connections before one of them has the number of one of
+/// the library's.
 const SLACK: c_int = 32;
 
-/// Whether a descriptor is the library's.
+/// Returns whether a descriptor belongs to the library.
 #[inline]
 pub fn is_ours(fd: c_int) -> bool {
     OURS.get(fd as usize / 64).is_some_and(|bits| bits.load(Relaxed) & (1 << (fd % 64)) != 0)
 }
 
-/// Whether there are any.
+/// Returns whether the library has any descriptors.
 pub fn are_there() -> bool {
     COUNT.load(Relaxed) > 0
 }
 
-/// Moves a descriptor to the upper quarter of all that the process may have; `None` if the library has all of these. As the
-/// program comes near, the library gives them up (`descriptors::make_way`).
+/// Moves a descriptor to the upper quarter of all that the process may have; `None` if the library has all of these. As
+/// the program comes near, the library gives them up (`descriptors::make_way`).
 pub fn keep(fd: OwnedFd) -> Option<RawFd> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let limit = limit.min(FDS as u64);
@@ -51,7 +51,7 @@ pub fn keep(fd: OwnedFd) -> Option<RawFd> {
     Some(kept)
 }
 
-/// The lowest of the library's, if the program, which has just opened `fd`, may soon need its number.
+/// Returns the lowest descriptor of the library if the program, which has just opened `fd`, may soon need its number.
 #[inline]
 pub fn in_the_way_of(fd: c_int) -> Option<RawFd> {
     if fd.saturating_add(SLACK) < LOWEST.load(Relaxed) {
@@ -73,7 +73,7 @@ pub fn close(fd: RawFd) {
     }
 }
 
-/// One of ours, for a call.
+/// Borrows a descriptor of the library for a call.
 pub fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     // SAFETY: callers have a use of the socket that keeps it open.
     unsafe { BorrowedFd::borrow_raw(fd) }
@@ -89,12 +89,12 @@ pub fn while_ours(fd: RawFd, call: impl FnOnce()) {
     INSIDE.fetch_sub(1, SeqCst);
 }
 
-/// Maximum number of times that a thread lets others run until none is inside of a call with a number that it gives up. A
-/// signal handler may have interrupted one that is.
+/// Maximum number of times that a thread lets others run until none is inside of a call with a number that it gives up.
+/// A signal handler may have interrupted one that is.
 const MAX_YIELDS: u32 = 10_000;
 
-/// One is the program's from now on, and is never the library's again: sockets that had it may still name it. Whether no
-/// thread uses it any more.
+/// One is the program's from now on, and is never the library's again: sockets that had it may still name it. Whether
+/// no thread uses it any more.
 pub fn forget(fd: RawFd) -> bool {
     NEXT.fetch_max(fd + 1, SeqCst);
     if let Some(bits) = OURS.get(fd as usize / 64)
@@ -111,7 +111,7 @@ pub fn forget(fd: RawFd) -> bool {
     false
 }
 
-/// The first of the library's from a number on.
+/// Returns the library's first descriptor from a number on.
 pub fn next_from(fd: u32) -> Option<u32> {
     (fd..FDS as u32).find(|fd| is_ours(*fd as c_int))
 }

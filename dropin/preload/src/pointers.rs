@@ -1,7 +1,7 @@
 //! Memory that the program passes: it may not be there, and then calls return EFAULT, as the kernel's do.
 //!
-//! A page is checked by a system call once: each thread remembers the pages that it has found accessible, until the program
-//! changes its mappings by functions of the C library. What that library itself unmaps (`free`) is not noticed.
+//! A page is checked by a system call once: each thread remembers the pages that it has found accessible, until the
+//! program changes its mappings by functions of the C library. What that library itself unmaps (`free`) is not noticed.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -19,8 +19,8 @@ pub enum Access {
 }
 
 const PAGE_BYTES: usize = 4096;
-/// Number of sets of pages that a thread remembers, and number of pages of a set: a few dozen pages that a program uses in
-/// turn do not displace each other.
+/// Number of sets of pages that a thread remembers, and number of pages of a set: a few dozen pages that a program uses
+/// in turn do not displace each other.
 const SETS: usize = 128;
 const WAYS: usize = 4;
 /// End of all addresses that a program can have.
@@ -35,7 +35,8 @@ const MADV_POPULATE_WRITE: c_int = 23;
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Pages by hashes of their numbers, the last one of a set first: number of the page, and whether it can be written.
+    /// Pages by hashes of their numbers, the last one of a set first: number of the page, and whether it can be
+    /// written.
     static ACCESSIBLE: Pages = const { [const { Cell::new([0; WAYS]) }; SETS] };
     /// Value of `CHANGES` when the first of them was checked.
     static CHECKED_AT: Cell<u32> = const { Cell::new(0) };

@@ -124,12 +124,12 @@ impl Waited {
     }
 }
 
-/// As ppoll(2), with a time instead of a timeout.
+/// Like ppoll(2), with a time instead of a timeout.
 pub fn poll(fds: &mut [pollfd], until_ns: Option<u64>, mask: *const sigset_t) -> c_int {
     poll_for(fds, until_ns, mask, Caller::default())
 }
 
-/// Like [`poll`], as the caller wishes.
+/// Like [`poll`], with the requirements of the caller.
 pub fn poll_for(fds: &mut [pollfd], until_ns: Option<u64>, mask: *const sigset_t, caller: Caller) -> c_int {
     let enough_bytes = caller.enough_bytes;
     for entry in fds.iter() {
@@ -224,7 +224,7 @@ fn fill(fds: &[pollfd], socks: &[Waited], kernel: &mut Vec<pollfd>) {
     }
 }
 
-/// The kernel's answers and the rings', for the program.
+/// Stores the results of the kernel and of the rings for the program. Returns the number of ready descriptors.
 fn take(fds: &mut [pollfd], socks: &[Waited], kernel: &[pollfd], rings: &[i16]) -> c_int {
     for (entry, asked) in fds.iter_mut().zip(kernel) {
         entry.revents = asked.revents & (entry.events | libc::POLLERR | libc::POLLHUP | libc::POLLNVAL);
@@ -357,8 +357,9 @@ pub fn take_back(sock: &Sock) -> bool {
     true
 }
 
-/// A thread that waits for free space does not sleep if there is some; the thread that fills the ring concurrently
-/// arms it (`io::send`).
+/// Announces that a thread sleeps until bytes arrive and, if the ring to the peer is full, until there is free space. A
+/// thread that waits for space does not sleep if there is some; the thread that fills the ring concurrently announces
+/// it (`io::send`).
 fn arm_ring(link: &Link) {
     link.inn.arm_data();
     if !link.out.has_room() {

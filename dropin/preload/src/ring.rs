@@ -1,19 +1,19 @@
 //! One direction of a connection: bytes from one sender to one receiver, in memory that both map.
 //!
-//! The word `PRODUCED` holds how many bytes were ever sent, and one bit that ends the ring. The sender publishes bytes
-//! by exchanging that word, either end ends the ring by setting the bit in it: so both agree, at once and without a
-//! message, which byte is the last of the ring, and that all later ones go by TCP. A peer that dies at any instruction
-//! leaves whole bytes or none.
+//! The word `PRODUCED` contains the number of bytes sent so far, and one bit that ends the ring. The sender publishes
+//! bytes by exchanging that word, and either end ends the ring by setting the bit in it. So both agree, at once and
+//! without a message, which byte is the last of the ring, and that all later ones use TCP. A peer that is killed at any
+//! instruction has published complete bytes or none.
 //!
-//! A ring begins with a short part of memory, which its few bytes keep in the processor's caches. A sender that
-//! finds it full takes memory for a long part: the byte from which on the ring's bytes lie there is
-//! in the word `LONG_FROM`, stored before the first of them is published. The short part is not used again.
+//! A ring begins with a short part of memory, whose few bytes stay in the processor's caches. A sender that finds it
+//! full allocates a long part. The word `LONG_FROM` contains the number of the first byte that is in the long part; it
+//! is stored before that byte is published. The short part is not used again.
 //!
-//! The words of a direction that hold its state are described in `switch`.
+//! The words of a direction that contain its state are described in `switch`.
 //!
-//! Each end's users are counted by a lock in the same memory, because threads and forked processes share a socket. It
-//! is one of the threads of one program and its children, never between the two ends; a lock of a thread that died is
-//! taken.
+//! A lock in the same memory serializes the users of each end, because threads and forked processes share a socket. It
+//! is held by threads of one program and its children, never across the two ends; the lock of a thread that has exited
+//! is taken over.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -24,12 +24,12 @@ use crate::memory::{AtomicChange, Memory};
 use crate::switch::Carrier;
 use crate::{jumps, thread};
 
-/// Set in `PRODUCED`: no more bytes.
+/// Bit of `PRODUCED`: the ring has ended.
 const CLOSED: u64 = 1 << 63;
 
 const PRODUCED: usize = 0;
 const SEND_LOCK: usize = 8;
-/// From which byte on the ring's bytes lie in the long part; 0: none does.
+/// Offset of the word with the number of the first byte in the long part; 0 if none is there.
 const LONG_FROM: usize = 32;
 /// Whether the receiver sleeps until there are bytes.
 const DATA_SLEEP: usize = 64;
@@ -44,7 +44,7 @@ pub const WORDS_BYTES: usize = 256;
 const LONG_RINGS_MAX: usize = 64;
 static LONG_RINGS: AtomicUsize = AtomicUsize::new(0);
 
-/// Where a part of a ring lies in the memory.
+/// Range of a part of a ring in the memory.
 #[derive(Clone, Copy)]
 pub struct Part {
     /// Its first byte.
@@ -56,9 +56,9 @@ pub struct Part {
 /// State of the ring at one moment.
 #[derive(Clone, Copy)]
 pub struct Look {
-    /// Bytes that were sent and not yet received.
+    /// Number of bytes that were sent and not received.
     pub unread_bytes: u64,
-    /// Whether no more will come.
+    /// Whether no more bytes will arrive.
     pub is_closed: bool,
 }
 
@@ -90,7 +90,7 @@ impl Drop for Held<'_> {
 }
 
 impl Ring {
-    /// The direction whose words begin at `words`; of its parts the short one is allocated.
+    /// Creates the direction whose control words begin at `words`; of its parts the short one is allocated.
     pub fn new(mem: Memory, words: usize, short: Part, long: Part) -> Self {
         Self { mem, words, short, long, has_long: AtomicBool::new(false), took_long: AtomicBool::new(false) }
     }
@@ -118,7 +118,8 @@ impl Ring {
         Look { unread_bytes, is_closed: produced & CLOSED != 0 }
     }
 
-    /// From which byte on the long part is used; `None`: the peer says so, and has not allocated it.
+    /// Returns the number of the first byte in the long part; `None` if the peer announced one without allocating the
+    /// part.
     fn long_from(&self) -> Option<u64> {
         let from = self.mem.load(self.words + LONG_FROM, Acquire);
         if from != 0 && !self.has_long.load(Relaxed) {
@@ -130,12 +131,12 @@ impl Ring {
         Some(from)
     }
 
-    /// All bytes that were ever sent in it.
+    /// Returns the number of bytes sent so far.
     pub fn sent_bytes(&self) -> u64 {
         self.load(PRODUCED) & !CLOSED
     }
 
-    /// Bytes of the part in use, and how many of them are free.
+    /// Returns the length of the part in use and its free space, in bytes.
     fn room(&self, produced: u64, consumed: u64, long_from: u64) -> (u64, u64) {
         let (part, unread_from) = match long_from {
             0 => (self.short, consumed),
@@ -153,7 +154,7 @@ impl Ring {
         room_bytes >= len_bytes / 3
     }
 
-    /// Bytes of the part in use.
+    /// Returns the length of the part in use in bytes.
     pub fn len_bytes(&self) -> usize {
         if self.load(LONG_FROM) == 0 { self.short.len_bytes } else { self.long.len_bytes }
     }
@@ -182,7 +183,7 @@ impl Ring {
         self.lock(SEND_LOCK)
     }
 
-    /// The receiver's lock, as [`Ring::lock_sender`].
+    /// Locks the receiver's end, like [`Ring::lock_sender`].
     pub fn lock_receiver(&self) -> Option<Held<'_>> {
         self.lock(RECV_LOCK)
     }
@@ -290,7 +291,7 @@ impl Ring {
         }
     }
 
-    /// Says that the receiver sleeps; it must look once more afterwards.
+    /// Announces that the receiver sleeps; it must poll once more afterwards.
     pub fn arm_data(&self) {
         self.mem.store(self.words + DATA_SLEEP, 1, SeqCst);
     }
@@ -300,7 +301,7 @@ impl Ring {
         self.load(DATA_SLEEP) != 0
     }
 
-    /// Says that the sender sleeps; it must look once more afterwards.
+    /// Announces that the sender sleeps; it must poll once more afterwards.
     pub fn arm_room(&self) {
         self.mem.store(self.words + SPACE_SLEEP, 1, SeqCst);
     }
@@ -310,7 +311,7 @@ impl Ring {
         self.load(DATA_SLEEP) != 0 && self.update(DATA_SLEEP, AtomicChange::Swap { if_equal: 1, new: 0 }) == 1
     }
 
-    /// After bytes were received: whether the sender must be woken.
+    /// Called after bytes were received: returns whether the sender must be woken.
     pub fn takes_room_wake(&self) -> bool {
         self.load(SPACE_SLEEP) != 0
             && self.has_room()
@@ -341,11 +342,11 @@ impl Drop for Ring {
 /// Treatment of bytes that are received.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pull {
-    /// They are taken.
+    /// They are consumed.
     Take,
-    /// They stay (MSG_PEEK).
+    /// They remain in the ring (MSG_PEEK).
     Peek,
-    /// They are taken and not copied (MSG_TRUNC).
+    /// They are consumed without being copied (MSG_TRUNC).
     Forget,
 }
 

@@ -85,7 +85,7 @@ fn empty_set() -> sigset_t {
     }
 }
 
-/// All signals but those of faults.
+/// Returns the set of all signals except those of faults.
 fn all() -> sigset_t {
     let mut set = empty_set();
     // SAFETY: a valid set.
@@ -98,7 +98,7 @@ fn all() -> sigset_t {
     set
 }
 
-/// A descriptor that can be read while signals of [`all`] are pending.
+/// Returns a descriptor that is readable while signals of [`all`] are pending.
 fn pending_fd() -> Option<RawFd> {
     static FD: OnceLock<Option<RawFd>> = OnceLock::new();
     let make = || {
@@ -130,7 +130,7 @@ impl Blocked {
         (!blocked.any_pending(|is_blocked, _| is_blocked)).then_some(blocked)
     }
 
-    /// Descriptor that can be read while a signal is pending.
+    /// Returns a descriptor that is readable while a signal is pending.
     pub fn fd(&self) -> RawFd {
         self.fd
     }

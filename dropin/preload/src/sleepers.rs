@@ -1,9 +1,9 @@
 //! Threads that sleep in poll for one connection.
 //!
-//! One of them, the leader, polls the doorbell of the connection, and consumes what the peer has rung. Each other one, a
-//! follower, polls an eventfd of its own thread. A leader that wakes up, for whatever reason, wakes all followers; each of
-//! them checks the connection again, and one becomes the leader. So no follower misses what the leader consumed, and a
-//! connection that one thread waits for has one descriptor.
+//! One of them, the leader, polls the doorbell of the connection, and consumes what the peer has rung. Each other one,
+//! a follower, polls an eventfd of its own thread. A leader that wakes up, for whatever reason, wakes all followers;
+//! each of them checks the connection again, and one becomes the leader. So no follower misses what the leader
+//! consumed, and a connection that one thread waits for has one descriptor.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -53,18 +53,18 @@ pub fn lock_for_fork() -> impl Sized {
     FOLLOWERS.lock()
 }
 
-/// In a forked child: its parent's threads sleep elsewhere.
+/// Called in a forked child: its parent's threads sleep in another process.
 pub fn enter_child() {
     FOLLOWERS.lock().clear();
 }
 
 impl Sleeping {
-    /// No thread sleeps.
+    /// Creates the state without sleeping threads.
     pub const fn new() -> Self {
         Self { has_leader: AtomicBool::new(false), followers: AtomicU32::new(0) }
     }
 
-    /// The connection is another one from now on.
+    /// Resets the state for another connection.
     pub fn reset(&self) {
         self.has_leader.store(false, Relaxed);
         self.followers.store(0, Relaxed);

@@ -80,7 +80,7 @@ impl Spin {
 /// So long an answer of the system holds.
 const SAMPLE_PERIOD_NS: u64 = 10_000_000;
 
-/// Whether more threads want to run than the machine has cores, as seen some milliseconds ago at most.
+/// Returns whether more threads are runnable than the machine has cores, as of at most some milliseconds ago.
 fn runnable_exceed_cores(now_ns: u64) -> bool {
     static SAMPLED_NS: AtomicU64 = AtomicU64::new(0);
     static EXCEED: AtomicBool = AtomicBool::new(false);

@@ -52,7 +52,7 @@ impl<C> Deref for Switch<C> {
 }
 
 impl<C: Carrier> Switch<C> {
-    /// The direction whose words begin at `words`; the carrier uses others of them.
+    /// Creates the direction whose control words begin at `words`; the carrier uses others of them.
     pub fn new(carrier: C, mem: Memory, words: usize) -> Self {
         Self { carrier, mem, words }
     }
@@ -72,7 +72,7 @@ impl<C: Carrier> Switch<C> {
         self.mem.load(self.words + word, SeqCst)
     }
 
-    /// Whether the sender has begun.
+    /// Returns whether the sender has begun.
     pub fn has_begun(&self) -> bool {
         self.load(BEGUN) != 0
     }
@@ -88,12 +88,12 @@ impl<C: Carrier> Switch<C> {
         self.has_begun() && !self.look().is_closed && sent_by_tcp_bytes > self.load(BEGINS_AT)
     }
 
-    /// How many bytes the receiver has read by TCP when the connection meets.
+    /// Sets the number of bytes that the receiver has read by TCP when the connection meets.
     pub fn set_read_by_tcp(&self, len_bytes: u64) {
         self.mem.store(self.words + READ_BY_TCP, len_bytes, SeqCst);
     }
 
-    /// The receiver has read more by TCP.
+    /// Records that the receiver has read more bytes by TCP.
     pub fn add_read_by_tcp(&self, len_bytes: u64) {
         self.mem.update(self.words + READ_BY_TCP, AtomicChange::Add(len_bytes));
     }
@@ -110,7 +110,7 @@ impl<C: Carrier> Switch<C> {
         self.has_begun() && self.left_by_tcp_bytes() <= waiting_bytes
     }
 
-    /// How many bytes that went by TCP before the carrier have not been read.
+    /// Returns the number of unread bytes that were sent by TCP before the carrier.
     fn left_by_tcp_bytes(&self) -> u64 {
         self.load(BEGINS_AT).saturating_sub(self.load(READ_BY_TCP))
     }
@@ -140,7 +140,7 @@ impl<C: Carrier> Switch<C> {
         left_bytes
     }
 
-    /// Whether what went by TCP before the carrier has been received.
+    /// Returns whether all bytes that were sent by TCP before the carrier have been received.
     pub fn is_drained(&self) -> bool {
         self.load(DRAINED) != 0
     }

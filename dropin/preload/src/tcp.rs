@@ -87,7 +87,7 @@ pub fn unread_bytes(fd: c_int) -> u64 {
     number(fd, libc::FIONREAD).unwrap_or(0)
 }
 
-/// All bytes that were ever written to it, whether they have left or not; `None` if the kernel's counts do not agree.
+/// Returns the number of bytes written so far, transmitted or not; `None` if the kernel's counts are inconsistent.
 /// No other thread writes in the meantime.
 pub fn written_bytes(fd: c_int) -> Option<u64> {
     const SIOCOUTQNSD: c_ulong = 0x894B;
@@ -146,7 +146,7 @@ pub fn read_bytes(fd: c_int) -> Option<u64> {
     None
 }
 
-/// The error that the kernel has to report of it (SO_ERROR), which it does not report again; 0: none.
+/// Returns the pending error of the socket (SO_ERROR), which the kernel does not report again; 0: none.
 pub fn take_error(fd: c_int) -> c_int {
     let (mut value, mut len) = (0, size_of::<c_int>() as libc::socklen_t);
     // SAFETY: the kernel writes at most `len` bytes, an int.

@@ -12,12 +12,12 @@ thread_local! {
     static ID: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// The generation of this process: 1, and one more in each forked child.
+/// Returns the generation of this process: 1, and one more in each forked child.
 pub fn generation() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// The kernel's number of this thread.
+/// Returns the kernel's number of this thread.
 pub fn id() -> u64 {
     let (known, asked) = ID.get();
     if known != 0 && asked == generation() {
@@ -32,7 +32,7 @@ pub fn id() -> u64 {
     id
 }
 
-/// Whether a thread of this machine still runs.
+/// Returns whether a thread of this machine still runs.
 pub fn lives(id: u64) -> bool {
     if crate::confined::is_confined() {
         return true;
@@ -60,13 +60,13 @@ pub fn begin() {
     PROCESS.store(own_pid(), Ordering::Relaxed);
 }
 
-/// In a forked child: what was here before belongs to another process, too.
+/// Called in a forked child: inherited locks and numbers belong to another process as well.
 pub fn enter_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     begin();
 }
 
-/// Whether this is a child between vfork and exec: it has its parent's memory, and descriptors of its own.
+/// Returns whether this is a child between vfork and exec: it has its parent's memory, and descriptors of its own.
 pub fn is_borrowed() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
     process != 0 && process != own_pid()

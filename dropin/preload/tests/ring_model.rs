@@ -4,8 +4,8 @@
 //! What an end does around it is in the order of `io.rs` and `poll.rs`: after a look in vain, say so, look again, and
 //! only then sleep on the doorbell.
 //!
-//! loom takes sequentially consistent accesses for acquiring and releasing ones. So each store and each change has a fence
-//! behind it, which no later load passes; a store that is none has none.
+//! loom takes sequentially consistent accesses for acquiring and releasing ones. So each store and each change has a
+//! fence behind it, which no later load passes; a store that is none has none.
 #![expect(unsafe_code, reason = "the ring's own contract, and cells that loom watches")]
 
 #[allow(dead_code)]
@@ -306,8 +306,8 @@ fn no_byte_and_no_room_is_slept_through() {
     check(3, || bytes_go_through(4, Sleeps::AfterAnotherLook, Sleeps::AfterAnotherLook, WhenFull::Waits));
 }
 
-/// A few bytes in the long part, and more than there is room for in both: the receiver is in the short one, on the border
-/// or in the long one.
+/// A few bytes in the long part, and more than there is room for in both: the receiver is in the short one, on the
+/// border or in the long one.
 #[test]
 fn bytes_keep_their_order_where_a_ring_becomes_longer() {
     let _alone = LENGTHENS.lock();

@@ -20,7 +20,7 @@ const CONNECTIONS_MAX: usize = 4_096;
 const BYTES: usize = 32;
 /// Offset of the sections. The bytes before them indicate which sections are used.
 const SECTIONS_AT: usize = 4_096;
-/// How long another process may take to read the section of its predecessor.
+/// Maximum time for which another process may hold the lock of a section: it reads that of an exited process.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 

@@ -20,8 +20,7 @@
 //! | `listener`, `service` | accepted connections and their requests; the thread that waits for sockets |
 //! | `port`, `port_locks`, `address` | ports and their sockets; their owners; C socket addresses |
 //! | `remote`, `management` | connections with other hosts; queue pair 1, over which they are established |
-//! | `parting`, `record` | disconnection, also on behalf of killed processes; the journal of connections for that
-//! purpose |
+//! | `disconnect`, `connection_journal` | disconnection, also for killed processes; the journal that this requires |
 //! | `limits`, `byte_lock` | limits on the requests of other hosts; locks in files |
 //! | `shared` | listeners in a directory that containers with separate network namespaces share |
 #![allow(clippy::missing_safety_doc, reason = "the exported functions' contracts are the man pages'")]

@@ -47,7 +47,7 @@ impl ConnectionManager {
     }
 }
 
-/// Selects a request that the program is not working on: the program has answered it, or has not received it yet.
+/// Selects a request that the program is not working on: the program has replied to it, or has not received it yet.
 fn eviction_candidate((token, end): (&Token, &CmEndpoint)) -> Option<(u128, Token)> {
     let remote_end = end.remote_end.as_ref().filter(|remote_end| remote_end.asked.is_some())?;
     let connection = end.connection.as_ref().filter(|connection| connection.is_half_open())?;

@@ -14,12 +14,12 @@ use crate::connection_manager::{
 use crate::management::{REMOTE_MAD_BYTES, RemoteMad};
 use crate::remote::{FORWARDED, RemoteEndpoint};
 
-/// How long a request may take to arrive after its connection was accepted.
+/// Maximum time between the acceptance of a connection and the arrival of its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of accepted connections without a request.
 const ACCEPTED_MAX: usize = 1024;
 
-/// Place of a request in a backlog.
+/// Slot of a request in a backlog.
 #[derive(Clone, Default)]
 pub struct Slot(Arc<()>);
 

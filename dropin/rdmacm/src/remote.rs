@@ -25,7 +25,7 @@ pub const ARRIVED: Token = Token::MAX;
 pub const FORWARDED: Token = Token::MAX - 1;
 pub const ELECTION: Token = Token::MAX - 2;
 
-/// Maximum number of messages handled in one turn.
+/// Maximum number of messages handled in one iteration of the service thread.
 const MESSAGES_PER_ITERATION: usize = 64;
 /// A communication ID contains the process above this bit, and the endpoint below.
 const SLOT_SHIFT: u32 = 25;

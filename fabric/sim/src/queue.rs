@@ -6,7 +6,7 @@ use farcall_wire::{Timer, Token};
 
 use crate::packet::Frame;
 
-/// An event. Its numbers identify objects that may have been removed before it occurs; a `incarnation` identifies the
+/// An event. Its numbers identify objects that may have been removed before it occurs; an `incarnation` identifies the
 /// incarnation of the object for which it was scheduled.
 #[derive(Debug)]
 pub(crate) enum Event {

@@ -120,7 +120,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// Creates idle turns without contention, independent of other programs on the machine.
+    /// Creates a policy that never finds contention, whatever other programs run on the machine.
     fn idle_policy(waiting: WaitStrategy) -> IdlePolicy {
         IdlePolicy::sampling(waiting, || false)
     }

@@ -4,7 +4,7 @@
 //! thread loop, the tokio driver and the blocking client call it). The last progress call makes lost wake-ups
 //! impossible: it finds events that occurred before arming, and events after arming wake the thread.
 //!
-//! The time for which a thread polls before it sleeps depends on the [`WaitStrategy`](farcall_link::Waiting) strategy,
+//! The time for which a thread polls before it sleeps depends on the [`WaitStrategy`](farcall_link::WaitStrategy),
 //! which only the driver knows. BPEV (RR-Compound, algorithm 2) polls for about a round trip (`spin.rs`).
 //! [`contention`] is the only module that reads the kernel's signs of competition for the processors. Under
 //! contention, strategies that sleep do not poll, unless the user has set a time, because a thread that polls takes
@@ -20,7 +20,7 @@
 //!
 //! * [`arm_then_poll`]: the rule against lost wake-ups.
 //! * [`Driver`]: a loop in the calling thread.
-//! * [`IdlePolicy`]: polling time before a sleep, by the [`WaitStrategy`](farcall_link::Waiting) strategy of the plan.
+//! * [`IdlePolicy`]: polling time before a sleep, by the [`WaitStrategy`](farcall_link::WaitStrategy) of the plan.
 //! * [`contention`]: detection of threads that compete for the processors.
 //! * [`Waiter`]: polling, arming and pollers, for the thread that drives one endpoint.
 //! * [`Pollers`]: threads that poll for threads that sleep (BPEV).

@@ -15,7 +15,7 @@ pub struct Parker {
 }
 
 impl Parker {
-    /// Creates the sleeper of a thread that is awake.
+    /// Creates the parker of a thread that is awake.
     ///
     /// # Errors
     /// If a descriptor cannot be created.

@@ -271,7 +271,7 @@ pub struct PolledWord {
 unsafe impl Send for PolledWord {}
 
 impl PolledWord {
-    /// Creates a watch of the word at `offset`.
+    /// Selects the word at `offset`.
     ///
     /// # Panics
     /// If the word is outside the region or not aligned.
@@ -279,7 +279,7 @@ impl PolledWord {
         Self { word: region.word(offset), region }
     }
 
-    /// Changes the watch to another word of the region.
+    /// Selects another word of the region.
     ///
     /// # Panics
     /// Like [`PolledWord::new`].

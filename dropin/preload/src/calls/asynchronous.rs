@@ -8,7 +8,7 @@ use libc::{aiocb, sigevent};
 use super::export;
 use crate::{descriptors, real, sock};
 
-/// The kernel is to have all of a connection.
+/// Returns a connection to TCP before the kernel, or a thread of the C library, uses it.
 fn before(fd: c_int) {
     if let Some(sock) = sock::get(fd) {
         descriptors::hand_on(fd, &sock, PathReason::KernelFeature);
@@ -36,7 +36,7 @@ unsafe fn before_list(list: *const *mut aiocb, count: c_int) {
 /// Descriptor in the kernel's control block (`struct iocb`).
 const IOCB_FD: usize = 20;
 
-/// Before control blocks go to the kernel (io_submit).
+/// Called before control blocks are passed to the kernel (io_submit).
 ///
 /// # Safety
 /// `list` has `count` entries, as `io_submit` requires.

@@ -11,7 +11,7 @@ use super::export;
 use super::opening::{open_with_room, with_room};
 use crate::{descriptors, errno, meet, own_fds, real, sock};
 
-/// An address that the program passed.
+/// Parses an address that the program passed.
 ///
 /// # Safety
 /// It must be as long as it says.

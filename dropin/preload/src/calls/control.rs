@@ -9,7 +9,7 @@ use libc::socklen_t;
 use super::export;
 use crate::{errno, io, pointers, real, sock};
 
-/// Where urgent data are.
+/// `ioctl` request that queries whether the socket is at the mark of urgent data.
 pub(super) const SIOCATMARK: c_ulong = 0x8905;
 const TCP_REPAIR: c_int = 19;
 const TCP_ULP: c_int = 31;
@@ -19,7 +19,7 @@ const SO_PEEK_OFF: c_int = 42;
 /// SO_TIMESTAMP and its kin, old and new.
 const STAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
 
-/// Whether an option makes a socket do what only the kernel can.
+/// Returns whether an option requires a function that only the kernel has.
 fn is_the_kernels(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => [SO_PEEK_OFF, libc::SO_RCVLOWAT].contains(&name) || STAMPS.contains(&name),
@@ -42,7 +42,7 @@ const KERNEL_OPTIONS: [(c_int, c_int, c_int); 10] = [
     (libc::SOL_TCP, TCP_ULP, 0),
 ];
 
-/// An option that is a number; `None` if the kernel does not know it.
+/// Returns the value of an option that is a number; `None` if the kernel does not know the option.
 fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut len) = (0, size_of::<c_int>() as socklen_t);
     // SAFETY: the kernel writes at most `len` bytes, an int.
@@ -50,8 +50,8 @@ fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (asked == 0).then_some(value)
 }
 
-/// Whether a socket was set to do what only the kernel can, before its ends meet: by its program, or by the listener that
-/// it was accepted from.
+/// Returns whether a socket was set up, before its ends meet, to require a function that only the kernel has: by its
+/// program, or by the listener that accepted it.
 pub fn needs_kernel(fd: c_int) -> bool {
     // SAFETY: no memory is involved.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
@@ -61,7 +61,7 @@ pub fn needs_kernel(fd: c_int) -> bool {
             .any(|(level, name, usual)| option(fd, *level, *name).is_some_and(|value| value != *usual))
 }
 
-/// Whether TCP_INQ is on.
+/// Returns whether TCP_INQ is enabled.
 pub fn tells_inq(fd: c_int) -> bool {
     option(fd, libc::SOL_TCP, TCP_INQ).is_some_and(|value| value != 0)
 }

@@ -15,7 +15,7 @@ fn after_ms(timeout_ms: c_int) -> Option<u64> {
     u64::try_from(timeout_ms).ok().map(|ms| clock::now_ns() + ms * 1_000_000)
 }
 
-/// When a wait ends; no time: never.
+/// Returns the time at which a wait ends; `None` without a timeout.
 ///
 /// # Errors
 /// If it is no time.
@@ -48,7 +48,7 @@ fn are_there(sets: [*mut fd_set; 3], count: c_int) -> bool {
     sets.iter().all(|set| set.is_null() || pointers::can_write(set.cast::<u64>(), words))
 }
 
-/// Which poll serves a set of descriptors.
+/// The poll that serves a set of descriptors.
 enum Served<'a> {
     /// The kernel's; threads that are inside of it are counted.
     Kernel { _waits: Vec<KernelWait> },
@@ -56,7 +56,7 @@ enum Served<'a> {
     Library(&'a mut [pollfd]),
 }
 
-/// Which poll serves the program's descriptors.
+/// Selects the poll that serves the program's descriptors.
 ///
 /// # Safety
 /// As poll's manual page says.
@@ -300,7 +300,7 @@ struct Sets {
 const READ: i16 = libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLIN | libc::POLLHUP | libc::POLLERR;
 const WRITE: i16 = libc::POLLWRBAND | libc::POLLWRNORM | libc::POLLOUT | libc::POLLERR;
 
-/// A bit of a set, which may be longer than `fd_set`.
+/// Returns the word and the mask of a descriptor's bit in a set, which may be longer than `fd_set`.
 ///
 /// # Safety
 /// The set has it.

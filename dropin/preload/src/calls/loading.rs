@@ -30,8 +30,8 @@ mod by_caller {
     use super::super::forward::{forward, next};
     use crate::{direct_calls, real};
 
-    /// Chooses how to load an object. The loader searches a name without a slash also where the caller's object says, so
-    /// it must see the caller; then this library does not see what was loaded before the program does.
+    /// Chooses how to load an object. The loader searches a name without a slash also where the caller's object says,
+    /// so it must see the caller; then this library does not see what was loaded before the program does.
     unsafe extern "C" fn before_dlopen(
         file: *const c_char,
         flags: c_int,

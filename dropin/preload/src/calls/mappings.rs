@@ -18,12 +18,13 @@ fn mapped(result: Result<*mut c_void, Errno>) -> *mut c_void {
     })
 }
 
-// `mmap` and `mremap` call the kernel and not the C library's functions: an allocator may call them before the loader can
-// find these, and finding them allocates.
+// `mmap` and `mremap` call the kernel and not the C library's functions: an allocator may call them before the loader
+// can find these, and finding them allocates.
 export! {
     fn munmap(at: *mut c_void, len: size_t) -> c_int {
         pointers::before_change();
-        // SAFETY: the program unmaps what it has mapped itself, and refers to none of it afterwards, as munmap(2) requires.
+        // SAFETY: the program unmaps what it has mapped itself, and refers to none of it afterwards, as munmap(2)
+        // requires.
         unsafe { real::munmap(at, len) }
     }
 

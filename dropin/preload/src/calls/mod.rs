@@ -1,5 +1,5 @@
-//! The functions that programs call in the place of the C library's: each asks whether a connection of ours is meant, and
-//! lets the C library's do all the rest.
+//! The functions that programs call in the place of the C library's: each asks whether a connection of ours is meant,
+//! and lets the C library's do all the rest.
 //!
 //! An unwinding may leave them, because a thread can be cancelled inside of calls that wait.
 

@@ -17,8 +17,8 @@ pub(super) fn with_room(open: impl Fn() -> c_int) -> c_int {
     }
 }
 
-/// As [`with_room`] for functions that return the lowest free number. Functions of the C library that this library does not
-/// replace find some free numbers, too.
+/// As [`with_room`] for functions that return the lowest free number. Functions of the C library that this library does
+/// not replace find some free numbers, too.
 pub(super) fn open_with_room(open: impl Fn() -> c_int) -> c_int {
     let opened = with_room(open);
     if opened >= 0 {

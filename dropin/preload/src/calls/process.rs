@@ -131,7 +131,7 @@ mod with_lists {
         next(c"execle")
     }
 
-    /// `clone` runs no handlers of a fork.
+    /// Called before `clone`, which runs no fork handlers.
     extern "C" fn before_clone(_function: usize, _stack: usize, flags: c_int) -> *mut c_void {
         if flags & (libc::CLONE_VM | libc::CLONE_FILES) != libc::CLONE_VM | libc::CLONE_FILES {
             descriptors::before_unseen_fork();

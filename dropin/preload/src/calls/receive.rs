@@ -55,7 +55,7 @@ unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
     }
 }
 
-/// Whether readv or writev is called for no bytes at all, which the kernel answers without its sockets.
+/// Returns whether readv or writev is called for no bytes at all, which the kernel completes without its sockets.
 ///
 /// # Safety
 /// As [`into_one`].
@@ -97,7 +97,8 @@ unsafe fn tell_inq(fd: c_int, message: &mut msghdr) {
     }
 }
 
-/// After a message has come: the library gives up descriptors of its own if those that came with it are near.
+/// Called after a message was received: the library closes descriptors of its own if the numbers of those that arrived
+/// with the message are near.
 ///
 /// # Safety
 /// The kernel has filled the message.

@@ -8,7 +8,7 @@ use libc::FILE;
 use super::export;
 use crate::{descriptors, real, sock};
 
-/// The C library writes to a descriptor without the library.
+/// Called before the C library writes to a descriptor without calling this library.
 fn before_output(fd: c_int) {
     if let Some(sock) = sock::get(fd) {
         sock.demote(PathReason::KernelFeature);

@@ -14,7 +14,7 @@ const MASK_BYTES: usize = 8;
 /// A `clone` with both makes a thread, or a process that has all of its maker's descriptors.
 const PARTS_OF_THREADS: c_int = libc::CLONE_VM | libc::CLONE_FILES;
 
-/// The kernel's pselect6, whose last argument is a pair: the address of a mask, and its length.
+/// Executes the kernel's pselect6, whose last argument is a pair: the address of a mask, and its length.
 ///
 /// # Safety
 /// As the manual page of `select` says of the system call.

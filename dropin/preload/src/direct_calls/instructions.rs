@@ -1,7 +1,7 @@
 //! Decoder of x86-64 machine code as far as it takes to find system call instructions and their numbers.
 //!
-//! The two bytes of `syscall` also occur inside of longer instructions. Machine code synchronizes: decoders that begin at
-//! different bytes soon agree on where instructions begin. A candidate counts if most decoders that begin before it
+//! The two bytes of `syscall` also occur inside of longer instructions. Machine code synchronizes: decoders that begin
+//! at different bytes soon agree on where instructions begin. A candidate counts if most decoders that begin before it
 //! arrive at it.
 
 /// Encoding of `syscall`.

@@ -82,7 +82,7 @@ pub fn are_possible() -> bool {
     IS_FOUND.load(Acquire)
 }
 
-/// After an object was loaded: connections return to TCP if it can make system calls itself.
+/// Called after an object was loaded: connections return to TCP if it can make system calls itself.
 pub fn loaded() {
     if own_fds::are_there() && are_possible() {
         return_to_tcp();
@@ -115,7 +115,7 @@ pub fn is_own(address: usize) -> bool {
     own == other
 }
 
-/// Before an object is loaded that the library does not see until the program has used it.
+/// Called before an object is loaded that the library does not see until the program has used it.
 pub fn loads_unseen() {
     if own_fds::are_there() && !config::allows_direct_calls() {
         return_to_tcp();
@@ -164,12 +164,12 @@ unsafe extern "C" fn each_path(info: *mut libc::dl_phdr_info, _: usize, search: 
     c_int::from(search.is_found)
 }
 
-/// Lock that must be free in a forked child.
+/// Acquires the lock that must be free in a forked child.
 pub fn lock_for_fork() -> impl Sized {
     STATE.lock()
 }
 
-/// In a forked child: the block is its parent's.
+/// Called in a forked child, where the block belongs to the parent.
 pub fn enter_child() {
     let mut state = STATE.lock();
     if let Some(Reported { code, block }) = state.reported.take() {
@@ -279,7 +279,7 @@ fn uses_sockets(code: &[u8]) -> bool {
     code.as_chunks::<4>().0.contains(&SVC_0)
 }
 
-/// System calls that neither use nor pass on a descriptor of a socket.
+/// Returns whether a system call neither uses nor passes on a descriptor of a socket.
 #[cfg(target_arch = "x86_64")]
 fn is_harmless(number: u32) -> bool {
     const HARMLESS: [i64; 50] = [

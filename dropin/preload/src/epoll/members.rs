@@ -154,7 +154,7 @@ impl State {
         Some(Ok(()))
     }
 
-    /// EPOLL_CTL_DEL.
+    /// Executes EPOLL_CTL_DEL.
     fn switch_off(&mut self, fd: c_int) {
         self.hot.retain(|hot| *hot != fd);
         let Some(ring) = self.ring(fd) else { return };
@@ -165,7 +165,7 @@ impl State {
         }
     }
 
-    /// The kernel has this member.
+    /// Records a member that was added to the kernel's object.
     pub(super) fn record(&mut self, fd: c_int, events: u32, data: u64) {
         if self.items.len() <= fd as usize {
             self.items.resize_with(fd as usize + 1, || None);
@@ -185,7 +185,7 @@ impl State {
         self.enter_ring(fd);
     }
 
-    /// No member any more.
+    /// Removes a member.
     pub(super) fn remove(&mut self, fd: c_int) {
         if self.item(fd).is_none() {
             return;
@@ -205,7 +205,7 @@ impl State {
         unsafe { real::epoll_ctl(self.epfd(), operation, fd, &raw mut event) == 0 }
     }
 
-    /// A member goes through shared memory from now on, if its connection does.
+    /// Watches the ring of a member from now on, if its connection has moved to shared memory.
     pub(super) fn enter_ring(&mut self, fd: c_int) {
         let Some(sock) = sock::get(fd).filter(|sock| sock.stage() == Stage::Met && !sock.is_over()) else {
             return;
@@ -258,7 +258,8 @@ impl State {
         self.make_hot(fd);
     }
 
-    /// Whether a member was reported once (EPOLLONESHOT) and not asked for again: what the kernel shows of its object.
+    /// Returns whether a member was reported once (EPOLLONESHOT) and not re-armed, according to the kernel's
+    /// description of the object.
     fn is_off_in_kernel(&mut self, fd: c_int) -> bool {
         if self.item(fd).is_none_or(|item| item.events & ONE_SHOT == 0) {
             return false;
@@ -273,14 +274,14 @@ impl State {
         events.is_some_and(|events| events & !(EDGE | ONE_SHOT | libc::EPOLLWAKEUP as u32) == 0)
     }
 
-    /// The program's own wish goes to the kernel; of a member that is off, that it is one.
+    /// Registers the events that the program requested at the kernel; for a disabled member only its membership.
     fn restore(&mut self, fd: c_int, is_off: bool) {
         let Some(&mut Item { events, data, .. }) = self.item(fd) else { return };
         let kept = if is_off { ONE_SHOT | EDGE } else { !(libc::EPOLLEXCLUSIVE as u32) };
         self.kernel(libc::EPOLL_CTL_MOD, fd, events & kept, data);
     }
 
-    /// The kernel knows all the rest of this connection.
+    /// Returns a member to the kernel, which has all later bytes of its connection.
     pub(super) fn leave_ring(&mut self, fd: c_int) {
         let off = self.ring(fd).map_or(Off::No, |ring| ring.off);
         if off == Off::Removed {
@@ -304,7 +305,7 @@ impl State {
         }
     }
 
-    /// EPOLL_CTL_MOD.
+    /// Executes EPOLL_CTL_MOD.
     fn change(&mut self, fd: c_int, events: u32, data: u64) {
         let is_ordered = self.is_ordered();
         let Some(item) = self.item(fd) else { return };
@@ -401,7 +402,7 @@ impl State {
         }
     }
 
-    /// A member is polled by waits from now on; in an object that is ordered, it is armed.
+    /// Has a member polled by waits from now on; in an object that is ordered, arms or queues it.
     pub(super) fn heat(&mut self, fd: c_int) {
         if self.is_ordered() {
             return self.arm_or_queue(fd);
@@ -438,14 +439,14 @@ impl State {
         self.waker.as_ref().map(Waker::fd)
     }
 
-    /// The kernel reported the waker.
+    /// Called when the kernel reported the waker.
     pub(super) fn heat_woken(&mut self) {
         for fd in std::mem::take(&mut self.woken) {
             self.heat(fd);
         }
     }
 
-    /// The kernel reported a member's socket.
+    /// Called when the kernel reported a member's socket.
     pub(super) fn record_kernel_event(&mut self, fd: c_int, events: u32) {
         let Some(ring) = self.ring(fd) else { return };
         // A queued socket is reported because it can be written, which concerns only a ring that is not in use.
@@ -457,8 +458,9 @@ impl State {
         }
     }
 
-    /// The kernel reported a member's doorbell. Edges are reported whether its bytes are consumed or not; they are so
-    /// that it can take more. Returns whether they were, and other objects may have missed them.
+    /// Called when the kernel reported a member's doorbell. Edges are reported whether its bytes are consumed or not;
+    /// they are consumed so that the doorbell can take more. Returns whether they were, and other objects may have
+    /// missed them.
     pub(super) fn consume_rung(&mut self, fd: c_int) -> bool {
         let Some(ring) = self.ring(fd) else { return false };
         ring.awaits_door = false;
@@ -467,7 +469,8 @@ impl State {
         is_due && silence(&ring.sock) && MEMBERSHIPS[fd as usize].load(Relaxed) > 1
     }
 
-    /// Another thread has consumed bytes of a member's doorbell, of which this object may not have been notified.
+    /// Called when another thread has consumed bytes of a member's doorbell of which this object may not have been
+    /// notified.
     pub(super) fn check_again(&mut self, fd: c_int) {
         let Some(ring) = self.ring(fd).filter(|ring| ring.is_armed) else { return };
         ring.awaits_door = false;

@@ -43,7 +43,7 @@ pub struct Epoll(Mutex<State>);
 static TABLE: [AtomicPtr<Epoll>; FDS] = [const { AtomicPtr::new(ptr::null_mut()) }; FDS];
 static ALL: Mutex<Vec<&'static Epoll>> = Mutex::new(Vec::new());
 static FREE: Mutex<Vec<&'static Epoll>> = Mutex::new(Vec::new());
-/// In how many objects a descriptor is.
+/// Number of objects of which each descriptor is a member.
 static MEMBERSHIPS: [AtomicU8; FDS] = [const { AtomicU8::new(0) }; FDS];
 
 fn get(fd: c_int) -> Option<&'static Epoll> {
@@ -51,17 +51,17 @@ fn get(fd: c_int) -> Option<&'static Epoll> {
     unsafe { TABLE.get(fd as usize)?.load(Acquire).as_ref() }
 }
 
-/// Whether a descriptor is one of an epoll object that we know.
+/// Returns whether a descriptor belongs to an epoll object that the library knows.
 pub fn is_epoll(fd: c_int) -> bool {
     get(fd).is_some()
 }
 
-/// Whether a descriptor is an object or a member of one.
+/// Returns whether a descriptor is an epoll object or a member of one.
 pub fn is_known(fd: c_int) -> bool {
     is_epoll(fd) || MEMBERSHIPS.get(fd as usize).is_some_and(|count| count.load(Relaxed) > 0)
 }
 
-/// After `epoll_create`.
+/// Called after `epoll_create`.
 pub fn created(fd: c_int) {
     if !(0..FDS as c_int).contains(&fd) {
         return;
@@ -77,14 +77,14 @@ pub fn created(fd: c_int) {
     TABLE[fd as usize].store(ptr::from_ref(epoll).cast_mut(), Release);
 }
 
-/// After a descriptor was duplicated.
+/// Called after a descriptor was duplicated.
 pub fn duplicated(old: c_int, new: c_int) {
     let (Some(epoll), Some(entry)) = (get(old), TABLE.get(new as usize)) else { return };
     epoll.0.lock().fds.push(new);
     entry.store(ptr::from_ref(epoll).cast_mut(), Release);
 }
 
-/// Before a descriptor is closed: as an epoll object, and as a member of some.
+/// Called before a descriptor is closed, which may be an epoll object and a member of others.
 pub fn closing(fd: c_int) {
     let Some(entry) = TABLE.get(fd as usize) else { return };
     if MEMBERSHIPS[fd as usize].load(Relaxed) > 0 {
@@ -105,7 +105,7 @@ pub fn closing(fd: c_int) {
     }
 }
 
-/// The objects that a descriptor is in.
+/// Calls `with` for each object of which a descriptor is a member.
 fn each_with(fd: c_int, mut with: impl FnMut(&mut State)) {
     for epoll in ALL.lock().iter() {
         let mut state = epoll.0.lock();
@@ -115,26 +115,26 @@ fn each_with(fd: c_int, mut with: impl FnMut(&mut State)) {
     }
 }
 
-/// Whether a descriptor is in an object that another waits for.
+/// Returns whether a descriptor is a member of an object that is itself waited for by another one.
 pub fn is_nested(fd: c_int) -> bool {
     let mut nested = false;
     each_with(fd, |state| nested |= state.is_nested);
     nested
 }
 
-/// A connection has met: its members go through shared memory.
+/// Called when a connection has moved to shared memory: objects watch its rings from now on.
 pub fn watch(fd: c_int) {
     each_with(fd, |state| state.enter_ring(fd));
 }
 
-/// A thread that polled a connection's doorbell has consumed its bytes.
+/// Called when a thread that polled a connection's doorbell has consumed its bytes.
 pub fn check_again(fd: c_int) {
     if MEMBERSHIPS.get(fd as usize).is_some_and(|count| count.load(Relaxed) > 0) {
         each_with(fd, |state| state.check_again(fd));
     }
 }
 
-/// The kernel gets back what the program asked for of a descriptor.
+/// Restores the events that the program requested for a descriptor in the kernel's objects.
 pub fn release(fd: c_int) {
     each_with(fd, |state| {
         if state.ring(fd).is_some() {
@@ -162,7 +162,7 @@ pub fn readable_members(epfd: c_int, into: &mut [epoll_event]) -> usize {
     found
 }
 
-/// Another object, or poll, waits for this one.
+/// Called when another object, or poll, waits for this one.
 pub fn set_nested(fd: c_int) {
     let Some(epoll) = get(fd) else { return };
     let mut state = epoll.0.lock();
@@ -180,14 +180,14 @@ pub fn set_nested(fd: c_int) {
     }
 }
 
-/// Everything locked, for a fork.
+/// Acquires all locks before a fork.
 pub fn lock_for_fork() -> impl Sized {
     let all = ALL.lock();
     let states: Vec<MutexGuard<'static, State>> = all.iter().map(|epoll| epoll.0.lock()).collect();
     (all, FREE.lock(), states)
 }
 
-/// epoll_ctl(2).
+/// Executes epoll_ctl(2).
 ///
 /// # Safety
 /// As its manual page says.
@@ -225,7 +225,7 @@ pub unsafe fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epol
     done
 }
 
-/// In a forked child: none of its parent's threads sleep here.
+/// Called in a forked child: none of its parent's threads sleep here.
 pub fn enter_child() {
     for epoll in ALL.lock().iter() {
         epoll.0.lock().sleepers = 0;

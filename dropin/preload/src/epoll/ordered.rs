@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// No member is hot any more; all that are ready are in the kernel's list.
+    /// Makes all members cold; those that are ready are in the kernel's list afterwards.
     pub(super) fn order_hot(&mut self) {
         for fd in std::mem::take(&mut self.hot) {
             if let Some(ring) = self.ring(fd) {

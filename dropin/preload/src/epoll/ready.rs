@@ -65,7 +65,7 @@ impl State {
         Some(if is_edge { ready } else { 0 })
     }
 
-    /// A member is reported.
+    /// Reports a member.
     pub(super) fn report(&mut self, fd: c_int, ready: u32) -> Option<epoll_event> {
         let item = self.item(fd)?;
         let (wanted, data, ring) = (item.events, item.data, item.ring.as_mut()?);
@@ -137,7 +137,7 @@ impl State {
         }
     }
 
-    /// Number of hot members that are marked.
+    /// Returns the number of hot members that are marked.
     pub(super) fn marks(&mut self) -> usize {
         let is_marked = |fd: &c_int| self.items[*fd as usize].as_ref().is_some_and(|item| item.is_marked());
         self.hot.iter().filter(|fd| is_marked(fd)).count()
@@ -173,7 +173,7 @@ impl State {
         found
     }
 
-    /// Makes all members cold; whether one is ready all the same.
+    /// Makes all members cold. Returns whether one is ready nevertheless.
     pub(super) fn cool(&mut self) -> bool {
         if self.is_ordered() {
             self.order_hot();
@@ -245,7 +245,7 @@ impl State {
     }
 }
 
-/// Asks the kernel about a socket.
+/// Queries the kernel for the events of a socket.
 pub(super) fn ask_kernel(fd: c_int, sock: &SockRef) -> u32 {
     let events =
         libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI | libc::POLLRDNORM | libc::POLLWRNORM;
@@ -259,7 +259,7 @@ pub(super) fn ask_kernel(fd: c_int, sock: &SockRef) -> u32 {
     epoll_events(entry.revents)
 }
 
-/// poll's and epoll's numbers are the same for what both have.
+/// Converts events of epoll to poll's: common events have the same numbers.
 fn poll_events(events: u32) -> i16 {
     (events & 0x3FFF) as i16
 }

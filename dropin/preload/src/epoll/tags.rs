@@ -11,7 +11,7 @@ const DOOR_TAG: u64 = 1 << 31;
 /// Lower half of the tag of an object's waker: that of a doorbell without a descriptor.
 const WAKER_TAG: u64 = 0xFFFF_FFFF;
 
-/// The upper half of tags: no pointer, no small number, and not the same in two processes.
+/// Returns the upper half of tags: no pointer, no small number, and not the same in two processes.
 fn tag() -> u64 {
     static TAG: AtomicU64 = AtomicU64::new(0);
     let known = TAG.load(Relaxed);

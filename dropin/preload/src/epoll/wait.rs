@@ -15,7 +15,7 @@ const KERNEL_PERIOD_NS: u64 = 10_000;
 /// Maximum number of waits that return events before other descriptors are polled.
 const KERNEL_TURNS: u32 = 16;
 
-/// epoll_pwait(2), with a time instead of a timeout.
+/// Executes epoll_pwait(2), with a time instead of a timeout.
 ///
 /// # Safety
 /// As its manual page says.
@@ -151,7 +151,7 @@ struct Looked {
 }
 
 impl State {
-    /// The kernel's events, without waiting.
+    /// Polls the kernel for events, without waiting.
     fn look(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> Looked {
         self.looked_ns = clock::now_ns();
         // SAFETY: the slice is valid; the mask is the program's.
@@ -163,7 +163,7 @@ impl State {
         Looked { found: kept as c_int, has_tags, is_full: found as usize == into.len() }
     }
 
-    /// Whether the kernel may know of ready members that no scan finds, or is to be asked in any case.
+    /// Returns whether the kernel may have ready members that no scan finds, or must be queried in any case.
     fn has_unmarkable(&self) -> bool {
         (self.members > self.hot.len() && !self.checks_all()) || self.turns >= KERNEL_TURNS
     }

@@ -4,7 +4,7 @@ use libc::{iovec, msghdr};
 
 use crate::pointers::{self, Access};
 
-/// All bytes of buffers.
+/// Returns the total length of buffers in bytes.
 pub(super) fn len_bytes(buffers: &[iovec]) -> usize {
     buffers.iter().fold(0_usize, |sum, buffer| sum.saturating_add(buffer.iov_len))
 }
@@ -34,7 +34,7 @@ pub(super) fn rest_of(buffers: &[iovec], from_byte: usize) -> Vec<iovec> {
     rest.collect()
 }
 
-/// A message of nothing but these buffers, which outlive its use.
+/// Returns a message with only these buffers, which must outlive it.
 pub(super) fn message_of(buffers: &mut [iovec]) -> msghdr {
     // SAFETY: zeros are a message without anything.
     let mut message: msghdr = unsafe { std::mem::zeroed() };

@@ -59,7 +59,7 @@ pub(super) unsafe fn kernel_receive(fd: c_int, buffers: &[iovec], flags: c_int) 
     }
 }
 
-/// After a transfer by TCP of a connection whose ends have not met: they may do so now.
+/// Called after a transfer by TCP of a connection whose ends have not met: they may meet now.
 pub(super) fn used(fd: c_int, sock: &Sock, direction: Direction, transferred: ssize_t) {
     if let Ok(len_bytes) = usize::try_from(transferred)
         && len_bytes > 0

@@ -277,8 +277,8 @@ unsafe fn receive_met(
     Got::Nothing
 }
 
-/// The kernel has bytes that the peer's library did not send. Their place among those of the ring is not known, so the
-/// connection ends with an error at both ends.
+/// Ends a connection with an error at both ends, because the kernel has bytes that the peer's library did not send and
+/// their position among those of the ring is unknown.
 fn end_with_unannounced(fd: c_int, sock: &Sock) -> Got {
     sock.demote(PathReason::Unannounced);
     if let Some(shown) = sock.shown() {
@@ -329,7 +329,7 @@ fn received(sock: &Sock, link: &Link, len: usize, how: Pull) {
     }
 }
 
-/// All of the ring was received, and no more comes in it.
+/// Receives by TCP after all bytes of an ended ring were received.
 fn after_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], from_byte: usize, flags: c_int) -> Got {
     let error = sock.pending_error.swap(0, SeqCst);
     if error != 0 {

@@ -61,8 +61,8 @@ pub unsafe fn send(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -> W
     unsafe { send_in_ring(fd, sock, link, buffers, flags) }
 }
 
-/// Whether the ring to the peer is in use, or can be from now on: the peer maps it, and the kernel knows how many bytes went
-/// by TCP before it.
+/// Whether the ring to the peer is in use, or can be from now on: the peer maps it, and the kernel knows how many bytes
+/// went by TCP before it.
 fn begins_ring(fd: c_int, sock: &Sock, link: &Link) -> bool {
     if link.out.has_begun() {
         return true;
@@ -95,7 +95,8 @@ unsafe fn send_in_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], f
         if is_bad(buffers, done, link.out.len_bytes(), Access::Read) && !link.out.look().is_closed {
             return if done > 0 { Way::Done(done as ssize_t) } else { fail(libc::EFAULT) };
         }
-        // SAFETY: `held` is the sender's lock; the buffers can be read until the call returns, by this function's contract.
+        // SAFETY: `held` is the sender's lock; the buffers can be read until the call returns, by this function's
+        // contract.
         let pushed = unsafe { link.out.push(buffers, done) };
         if pushed.is_some_and(|pushed| link.out.lengthen(all - done - pushed))
             && let Some(shown) = sock.shown()

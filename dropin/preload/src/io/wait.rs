@@ -12,7 +12,7 @@ use crate::signals::{self, Blocked, Handlers};
 use crate::sock::{Link, Sock};
 use crate::{clock, errno, poll, real};
 
-/// Whether a call on it does not wait.
+/// Returns whether a call on the connection does not wait.
 pub(super) fn is_nonblocking(fd: c_int, sock: &Sock, flags: c_int) -> bool {
     if flags & libc::MSG_DONTWAIT != 0 {
         return true;
@@ -28,7 +28,7 @@ pub(super) fn is_nonblocking(fd: c_int, sock: &Sock, flags: c_int) -> bool {
     is_set
 }
 
-/// SO_RCVTIMEO or SO_SNDTIMEO: `None` waits without end.
+/// Returns SO_RCVTIMEO or SO_SNDTIMEO; `None` waits without limit.
 fn timeout(fd: c_int, option: c_int) -> Option<Duration> {
     let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let mut len = size_of::<libc::timeval>() as libc::socklen_t;
@@ -61,7 +61,7 @@ impl Wait {
         Self { fd, events, until_ns, can_time_out: timeout.is_some() }
     }
 
-    /// Waits; the error number that the call ends with, if it ends.
+    /// Waits. Returns the error number with which the call ends, if it ends.
     pub(super) fn wait(&self) -> Result<(), c_int> {
         while !self.wait_until(self.until_ns)? {}
         Ok(())
@@ -75,7 +75,7 @@ impl Wait {
         self.wait_with(Some(until_ns), count as u64)
     }
 
-    /// Waits until a time at most; whether there is what was waited for.
+    /// Waits until a time at most. Returns whether the awaited bytes or space are available.
     fn wait_until(&self, until_ns: Option<u64>) -> Result<bool, c_int> {
         self.wait_with(until_ns, 0)
     }
@@ -107,8 +107,8 @@ impl Wait {
         }
     }
 
-    /// Waits for room in a ring. If the peer receives nothing for [`STALL_NS`], everything later goes by TCP: the kernel
-    /// holds more than the ring, and two ends that both send before they receive rely on that.
+    /// Waits for room in a ring. If the peer receives nothing for [`STALL_NS`], everything later goes by TCP: the
+    /// kernel holds more than the ring, and two ends that both send before they receive rely on that.
     pub(super) fn wait_for_room(&self, sock: &Sock, link: &Link) -> Result<(), c_int> {
         let received_bytes = || link.out.sent_bytes() - link.out.look().unread_bytes;
         let before_bytes = received_bytes();

@@ -1,7 +1,7 @@
 //! How the two ends of a connection meet, outside of it.
 //!
-//! A meeting costs far more than a round trip by TCP. So both ends count transfers, and a connection that ends before it
-//! has lasted costs no system call more than TCP. Then:
+//! A meeting costs far more than a round trip by TCP. So both ends count transfers, and a connection that ends before
+//! it has lasted costs no system call more than TCP. Then:
 //!
 //! 1. The end that connected makes a Unix socket in the user's own directory, named by network namespace and addresses.
 //! 2. The end that accepted, which counts a little further, finds it; otherwise it tries again after twice as many
@@ -32,12 +32,12 @@ use crate::calls::control;
 use crate::sock::{FDS, Sock, Stage};
 use crate::{config, confined, descriptors, sock};
 
-/// The address as IPv4 if it is one that IPv6 only wraps.
+/// Converts an IPv4-mapped IPv6 address to the IPv4 address.
 fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Both addresses of a TCP connection within this host; `None` for everything else.
+/// Returns both addresses of a TCP connection within this host; `None` for all other sockets.
 /// While a connection is being made the kernel does not report the peer's address; `asked` was asked for.
 fn addresses_within_host(fd: c_int, asked: Option<SocketAddr>) -> Option<(SocketAddr, SocketAddr)> {
     if descriptors::has_stream(fd) || confined::is_confined() || !is_tcp(fd) {
@@ -62,7 +62,7 @@ fn is_loopback(address: IpAddr) -> bool {
     address.is_loopback()
 }
 
-/// After `connect` was called with an address of the internet's.
+/// Called after `connect` with an IP address.
 pub fn connected(fd: c_int, asked: SocketAddr) {
     if config::is_on() && !confined::is_confined() && is_tcp(fd) {
         descriptors::make_way(fd);
@@ -78,7 +78,7 @@ pub fn connected(fd: c_int, asked: SocketAddr) {
     }
 }
 
-/// After `accept` returned `fd` for a listener.
+/// Called after `accept` returned `fd` for a listener.
 pub fn accepted(listener: c_int, fd: c_int) {
     if config::is_on() && !confined::is_confined() && is_tcp_listener(listener) {
         descriptors::make_way(fd);
@@ -97,7 +97,7 @@ pub fn accepted(listener: c_int, fd: c_int) {
 /// Protocol of a descriptor that connections were accepted from: 0 not known, 1 TCP, 2 another.
 static LISTENERS: [AtomicU8; FDS] = [const { AtomicU8::new(0) }; FDS];
 
-/// Whether a listening socket is one of TCP; the kernel is asked once.
+/// Returns whether a listening socket is one of TCP; the kernel is queried once.
 fn is_tcp_listener(listener: c_int) -> bool {
     let Some(entry) = LISTENERS.get(listener as usize) else { return false };
     let known = entry.load(Relaxed);
@@ -109,7 +109,7 @@ fn is_tcp_listener(listener: c_int) -> bool {
     is_tcp
 }
 
-/// Before a descriptor is closed, or another takes its number.
+/// Called before a descriptor is closed, or its number is reused for another one.
 pub fn forget_listener(fd: c_int) {
     if let Some(entry) = LISTENERS.get(fd as usize)
         && entry.load(Relaxed) != 0
@@ -118,7 +118,7 @@ pub fn forget_listener(fd: c_int) {
     }
 }
 
-/// The connection has been used as often as its ends count before they meet: takes the next step.
+/// Performs the next step of the meeting, because the connection has had the required number of uses.
 #[cold]
 pub fn advance(fd: c_int, sock: &Sock) {
     sock.while_meeting(|| {

@@ -30,7 +30,7 @@ const MAX_CHECKS: u32 = EAGER_CHECKS + 10;
 /// Maximum number of times that an accepting end tries to find the connecting one.
 const MAX_TRIES: u32 = 8;
 
-/// The connecting end makes the socket by which it is found.
+/// Creates the socket by which the connecting end is found.
 pub(super) fn publish(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
     describe(fd, sock, |_, peer| peer)?;
     let (local, peer) = sock.addresses().ok_or(PathReason::NoResources)?;
@@ -103,7 +103,7 @@ fn offer<P: Proof>(
     Ok(())
 }
 
-/// The rings belong to the connection from now on, after what was read by TCP.
+/// Adds the rings to the connection; they follow the bytes that were read by TCP.
 fn enter(fd: c_int, sock: &Sock, link: Link) -> Result<(), PathReason> {
     let read_bytes = tcp::read_bytes(fd).ok_or(PathReason::KernelFeature)?;
     link.inn.set_read_by_tcp(read_bytes);
@@ -111,7 +111,7 @@ fn enter(fd: c_int, sock: &Sock, link: Link) -> Result<(), PathReason> {
     Ok(())
 }
 
-/// The connecting end checks whether the accepting one has sent what they share.
+/// Checks at the connecting end whether the accepting one has sent the shared memory.
 pub(super) fn check<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
     let checks = sock.tries.fetch_add(1, AcqRel) + 1;
     sock.uses.try_again(checks < EAGER_CHECKS);

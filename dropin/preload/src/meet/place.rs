@@ -56,7 +56,7 @@ pub(super) fn of(fd: c_int, connected: SocketAddr, accepted: SocketAddr) -> Opti
     Some(farcall_shm::private_runtime_dir().ok()?.join(format!("run-{name:032x}")))
 }
 
-/// FNV-1a, 128 bits: short names that do not depend on a build.
+/// Returns the 128-bit FNV-1a hash, for short names that do not depend on a build.
 fn fnv(bytes: &[u8]) -> u128 {
     let step =
         |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013B);

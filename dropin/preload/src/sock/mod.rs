@@ -20,7 +20,7 @@ pub use self::uses::{Direction, Uses};
 use crate::sleepers::Sleeping;
 use crate::{own_fds, thread};
 
-/// How far a connection has come.
+/// Stage of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
@@ -39,7 +39,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Whether all bytes go by TCP, and may go through shared memory later.
+    /// Returns whether all bytes use TCP and may use shared memory later.
     pub fn is_unmet(self) -> bool {
         matches!(self, Self::Accepted | Self::Connected | Self::Meeting)
     }
@@ -57,9 +57,9 @@ pub struct Sock {
     /// Held by the thread that meets the peer.
     meets: AtomicBool,
     generation: AtomicU32,
-    /// Whether a child has it, too.
+    /// Whether a child process has it as well.
     pub is_forked: AtomicBool,
-    /// How many descriptors of this process it has.
+    /// Number of its descriptors in this process.
     pub fds: AtomicU32,
     /// Where the accepting end finds a connecting one; -1: none.
     pub meeting_fd: AtomicI32,
@@ -81,7 +81,7 @@ pub struct Sock {
     pub sleeping: Sleeping,
     /// O_NONBLOCK: 0 not known, 1 no, 2 yes.
     pub nonblocking: AtomicU8,
-    /// How often a sender found no room.
+    /// Number of times that a sender found no space.
     pub full_count: AtomicU32,
     /// Reported once, to the next receiver.
     pub pending_error: AtomicI32,
@@ -135,7 +135,7 @@ impl Sock {
         }
     }
 
-    /// After the last use: everything as in a new one.
+    /// Resets everything after the last use.
     fn end(&self) {
         // SAFETY: called after the last use: no other thread reads or writes these cells.
         let (link, block) = unsafe { ((*self.link.get()).take(), (*self.block.get()).take()) };
@@ -172,7 +172,7 @@ impl Sock {
         self.looked_ns.store(0, Relaxed);
     }
 
-    /// How far it has come.
+    /// Returns the stage of the connection.
     #[inline]
     pub fn stage(&self) -> Stage {
         match self.stage.load(SeqCst) {
@@ -231,7 +231,7 @@ impl Sock {
         self.is_described.store(true, Release);
     }
 
-    /// Whether it came to this process by a fork.
+    /// Returns whether this process inherited it by a fork.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.generation.load(Relaxed) != thread::generation()
@@ -245,7 +245,7 @@ impl Sock {
         }
     }
 
-    /// Goes through shared memory from now on. Only inside of [`Sock::while_meeting`].
+    /// Switches to shared memory. Only inside of [`Sock::while_meeting`].
     pub fn set_met(&self, link: Link) {
         if let Some(shown) = self.shown() {
             shown.why.set(PathReason::Met as u64);
@@ -257,7 +257,7 @@ impl Sock {
         self.stage.store(Stage::Met as u8, SeqCst);
     }
 
-    /// The accepting end can find it from now on. Only inside of [`Sock::while_meeting`].
+    /// Lets the accepting end find it from now on. Only inside of [`Sock::while_meeting`].
     pub fn publish(&self) {
         let (from, to) = (Stage::Connected as u8, Stage::Meeting as u8);
         if self.stage.compare_exchange(from, to, SeqCst, Relaxed).is_err() {
@@ -280,8 +280,8 @@ impl Sock {
         done
     }
 
-    /// How far it has come, after a thread that is turning it is done. In a signal handler that interrupted that thread
-    /// it stays [`Stage::Turning`].
+    /// Returns the stage after the thread that is turning the connection has finished. In a signal handler that
+    /// interrupted that thread it remains [`Stage::Turning`].
     pub fn settled_stage(&self) -> Stage {
         for tries in 0..SETTLE_TRIES {
             match self.stage() {
@@ -306,7 +306,7 @@ impl Sock {
         }
     }
 
-    /// No longer waits for the accepting end.
+    /// Stops waiting for the accepting end.
     pub fn close_meeting(&self) {
         let fd = self.meeting_fd.swap(-1, AcqRel);
         if fd >= 0 {
@@ -334,7 +334,8 @@ impl Sock {
         self.sleeping.wake_followers();
     }
 
-    /// Whether both rings have ended and all bytes of the peer's have been received: the kernel knows all the rest.
+    /// Returns whether both rings have ended and all bytes in them from the peer have been received: the kernel has all
+    /// later bytes.
     pub fn is_over(&self) -> bool {
         let Some(link) = self.link() else { return self.stage() == Stage::Tcp };
         let inn = link.inn.look();
@@ -344,8 +345,8 @@ impl Sock {
             && self.pending_error.load(Relaxed) == 0
     }
 
-    /// The kernel says that no more comes from the peer. If it has ended without a word, what it had not received is
-    /// lost, which is a reset, as it is in TCP.
+    /// Called when the kernel reports the end of the peer. If the peer has ended without notification, the bytes that
+    /// it had not received are lost, which is a reset, as with TCP.
     pub fn peer_has_ended(&self, fd: c_int) {
         let Some(link) = self.link() else { return };
         if link.out.look().is_closed && link.inn.look().is_closed {

@@ -1,7 +1,7 @@
 //! Sockets by descriptor.
 //!
-//! A [`Sock`] is never freed, only used again: so a descriptor's can be found without a lock, by counting a use of it and
-//! checking whether it is still the descriptor's.
+//! A [`Sock`] is never freed, only used again: so a descriptor's can be found without a lock, by counting a use of it
+//! and checking whether it is still the descriptor's.
 
 use std::ffi::c_int;
 use std::ops::Deref;
@@ -62,7 +62,7 @@ impl Drop for SockRef {
     }
 }
 
-/// The socket of a descriptor.
+/// Returns the socket of a descriptor.
 #[inline]
 pub fn get(fd: c_int) -> Option<SockRef> {
     let entry = TABLE.get(fd as usize)?;
@@ -100,7 +100,7 @@ pub fn take(fd: c_int) -> Option<SockRef> {
     Some(sock)
 }
 
-/// The descriptors of this process that are sockets of ours, for what concerns many.
+/// Calls `with` for each descriptor of this process that the library knows as a socket.
 pub fn each(mut with: impl FnMut(c_int, &SockRef)) {
     for fd in 0..FDS as c_int {
         if !TABLE[fd as usize].load(Relaxed).is_null()
@@ -111,7 +111,7 @@ pub fn each(mut with: impl FnMut(c_int, &SockRef)) {
     }
 }
 
-/// A socket for a new connection, whose meeting is tried after `due_uses` uses.
+/// Returns a socket for a new connection, whose meeting is tried after `due_uses` uses.
 pub fn new(stage: Stage, due_uses: u32) -> SockRef {
     let reused = FREE.lock().pop();
     let sock = reused.unwrap_or_else(|| {

@@ -17,11 +17,11 @@ pub enum Direction {
 /// streams of longer ones gain nothing by shared memory.
 const SMALL_BYTES: usize = 4096;
 
-/// Minimum length in bytes of a transfer that takes a use away: copying it takes longer than the calls and wake-ups that
-/// shared memory saves.
+/// Minimum length in bytes of a transfer that takes a use away: copying it takes longer than the calls and wake-ups
+/// that shared memory saves.
 const LARGE_BYTES: usize = 32 << 10;
 
-/// Number of [`Uses::large`] from which on a moved connection returns to TCP.
+/// Value of [`Uses::large`] at which a moved connection returns to TCP.
 const LARGE_MAX: u32 = 64;
 
 /// Transfers of a connection.
@@ -32,9 +32,10 @@ pub struct Uses {
     due: AtomicU32,
     /// [`Direction`] of the last transfer; 0: none.
     last_direction: AtomicU8,
-    /// Bytes in shared memory since the direction has changed.
+    /// Number of bytes transferred in shared memory since the last change of direction.
     since_turn_bytes: AtomicUsize,
-    /// Two for each such number of at least [`LARGE_BYTES`], less one for each smaller one.
+    /// Two for each run of at least [`LARGE_BYTES`] bytes between two changes of direction, minus one for each shorter
+    /// run; at least 0.
     large: AtomicU32,
 }
 
@@ -49,7 +50,7 @@ impl Uses {
         }
     }
 
-    /// Begins to count those of a connection whose meeting is tried after `due_uses`.
+    /// Begins to count the uses of a connection whose meeting is tried after `due_uses` of them.
     pub(super) fn begin(&self, due_uses: u32) {
         self.count.store(0, Relaxed);
         self.last_direction.store(0, Relaxed);
@@ -72,11 +73,11 @@ impl Uses {
         self.count.fetch_add(1, Relaxed) + 1 >= self.due.load(Relaxed)
     }
 
-    /// Counts a transfer in shared memory; returns whether the connection is to return to TCP. Transfers of other threads at
-    /// the same time may be counted wrongly.
+    /// Counts a transfer in shared memory; returns whether the connection is to return to TCP. Transfers of other
+    /// threads at the same time may be counted wrongly.
     ///
-    /// A stream one way gains by shared memory, as its two ends work at the same time. Of requests and large responses one
-    /// end waits while the other one copies, and polls.
+    /// A one-way stream gains by shared memory, because its two ends work at the same time. With requests and large
+    /// responses one end polls and waits while the other one copies.
     #[inline]
     pub fn count_moved(&self, direction: Direction, len_bytes: usize) -> bool {
         let before_bytes = self.since_turn_bytes.load(Relaxed);

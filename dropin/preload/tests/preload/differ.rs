@@ -21,8 +21,8 @@ struct Mode {
     room: u32,
 }
 
-/// What the calls of some seeds returned on plain TCP, and with the library: a line a seed; with `verbose` a line a call.
-/// Also the process with the library.
+/// What the calls of some seeds returned on plain TCP, and with the library: a line a seed; with `verbose` a line a
+/// call. Also the process with the library.
 fn run(path: &str, mode: Mode, first: u64, count: u64, verbose: bool) -> ([String; 2], u32) {
     // Both at once: they mostly sleep.
     let mut running = [false, true].map(|is_preloaded| {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::programs::{PATIENCE, free_port, output, wait_for};
 use crate::support::{Folder, Running, has, library, moved_bytes, program};
 
-/// Runs both ends of a program of one language; `arguments` of an end, before its port. Returns the bytes that its server
-/// moved.
+/// Runs both ends of a program of one language; `arguments` of an end, before its port. Returns the bytes that its
+/// server moved.
 pub fn both(name: &str, server: &[&str], client: &[&str]) -> Option<u64> {
     let port = free_port();
     let mut command = program(name, true);

@@ -255,8 +255,9 @@ fn reports_no_connection_before_one_that_was_ready_earlier() {
     }
 }
 
-/// Level-triggered, edge-triggered and EPOLLONESHOT members, moved ones and others, that become ready in any order. Waits
-/// with room for fewer events than there are members report them in the kernel's order, waits with more room all of them.
+/// Level-triggered, edge-triggered and EPOLLONESHOT members, moved ones and others, that become ready in any order.
+/// Waits with room for fewer events than there are members report them in the kernel's order, waits with more room all
+/// of them.
 #[test]
 fn reports_ready_members_in_the_order_of_the_kernel() {
     let folder = Folder::new("fifo");

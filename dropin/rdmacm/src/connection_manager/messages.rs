@@ -13,14 +13,15 @@ use crate::listener::Arrived;
 use crate::port::{Reached, reach};
 use crate::{address, remote};
 
-/// How long a peer may take to answer a request: the value of the kernel's connection manager.
+/// Timeout of the reply to a request: the value of the kernel's connection manager.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(68);
-/// How long a peer may take to answer a DREQ.
+/// Timeout of the reply to a DREQ.
 const DREP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a queue pair stays in TimeWait after its connection.
+/// Time for which a queue pair stays in TimeWait after its connection.
 const TIMEWAIT: Duration = Duration::from_secs(1);
-/// How long a request waits until its destination listens. Between hosts a request takes longer to arrive than on one
-/// host, and some programs rely on it: they request their peer by other means to connect, and listen afterwards.
+/// Maximum time for which a request waits until its destination listens. Between hosts a request takes longer to arrive
+/// than on one host, and some programs rely on it: they first notify the peer by other means that it may connect, and
+/// listen afterwards.
 const LISTEN_WAIT: Duration = Duration::from_millis(200);
 /// Delay between the end of a connection and the event that the peer ended it. Between hosts the DREQ arrives after
 /// the last message. Some programs close their endpoint on that event without polling for that message (libfabric's

@@ -222,8 +222,7 @@ impl Connection {
         Step::event(event)
     }
 
-    /// The program accepts a connection.
-    /// Accepts a connection.
+    /// Accepts the request for a connection.
     ///
     /// # Errors
     /// Returns [`WrongState`] if there is no request.

@@ -11,7 +11,7 @@
 //! - [`Connection`]: effect of each message, call and failure in each state;
 //! - [`RequestCapacity`], [`RequestRate`]: limits on the number and rate of a host's connection requests;
 //!   [`host_network`]: the addresses that count as one host;
-//! - [`place`]: names of sockets that represent an address and a port.
+//! - [`socket_name`]: names of sockets that represent an address and a port.
 
 mod admission;
 mod connection;

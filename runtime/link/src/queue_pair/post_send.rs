@@ -188,7 +188,8 @@ impl QueuePair {
         // SAFETY: `RawQp::post_send` requires valid memory until the request completes. Elements from `Regions::sge`
         // are inside regions that `regions` and `deferred` keep until then, or until the queue pair is destroyed. The
         // exceptions are inline elements (`Connection::write_bytes`), borrowed until this call returns and copied by
-        // it, and the region of `post_lending`, which the caller holds during the call and retires after it.
+        // it, and the region of `post_lending`, which holds the region during this call and passes it to
+        // `defer_release` afterwards.
         let posted = unsafe { self.qp.post_send(&[wr]) };
         self.record_posted(posted, 1)
     }
