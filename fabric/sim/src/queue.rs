@@ -15,7 +15,7 @@ pub(crate) enum Event {
     /// A queue pair sends its next packet.
     Pump { qp: u32 },
     /// A timer of a queue pair expires.
-    Timer { qp: u32, timer: Timer, incarnation: u64 },
+    Timer { qp: u32, timer: Timer, generation: u64 },
     /// A memory access of a queue pair has ended.
     Accessed { qp: u32, token: Token },
     /// The next data packet of a READ is due.

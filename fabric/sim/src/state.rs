@@ -169,8 +169,8 @@ impl State {
         match event {
             Event::Arrive(packet) => self.arrive(*packet),
             Event::Pump { qp } => self.with_qp(qp, |transport, nic| nic.pump(transport)).unwrap_or_default(),
-            Event::Timer { qp, timer, incarnation } => {
-                self.with_qp(qp, |transport, nic| nic.timer_ends(transport, timer, incarnation))
+            Event::Timer { qp, timer, generation } => {
+                self.with_qp(qp, |transport, nic| nic.timer_ends(transport, timer, generation))
                     .unwrap_or_default();
             }
             Event::Accessed { qp, token } => {

@@ -157,8 +157,8 @@ impl Nic<'_> {
     }
 
     /// Handles the expiry of a timer, unless the timer was restarted or stopped.
-    pub(crate) fn timer_ends(&mut self, transport: &mut Transport, timer: Timer, incarnation: u64) {
-        if self.qp.progress.timer_generations[timer as usize] == incarnation {
+    pub(crate) fn timer_ends(&mut self, transport: &mut Transport, timer: Timer, generation: u64) {
+        if self.qp.progress.timer_generations[timer as usize] == generation {
             transport.timed_out(self, timer);
             self.progress_responses(transport);
         }

@@ -241,10 +241,10 @@ impl Adapter<Posted, Receive> for Nic<'_> {
     }
 
     fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>) {
-        let incarnation = &mut self.qp.progress.timer_generations[timer as usize];
-        *incarnation += 1;
+        let generation = &mut self.qp.progress.timer_generations[timer as usize];
+        *generation += 1;
         if let Some(after_ns) = after_ns {
-            let event = queue::Event::Timer { qp: self.qp.id, timer, incarnation: *incarnation };
+            let event = queue::Event::Timer { qp: self.qp.id, timer, generation: *generation };
             self.state.at(self.state.now_ns + after_ns, event);
         }
     }

@@ -33,8 +33,8 @@ farcall_stats::counters! {
         /// Packets dropped because their address or UDP port is not that of the queue pair's peer, or their
         /// destination is not this host's.
         dropped_foreign,
-        /// Packets dropped because they come from an address of this host, and from a process that is not known to be
-        /// this user's, or where RoCEv2 is not forced for this host.
+        /// Packets dropped because they come from an address of this host, or by IPv6 over the loopback device, and from
+        /// a process that is not known to be this user's, or where RoCEv2 is not forced for this host.
         dropped_local,
         /// Datagrams dropped because their queue pair receives none, has another Q_Key, or has too many unpolled ones.
         dropped_unwanted,

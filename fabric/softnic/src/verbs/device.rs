@@ -211,9 +211,9 @@ impl Context for SoftContext {
         require_port("query_gid", port_num)?;
         let table = &self.shm.process.table;
         table.refresh();
-        let object_counts = table.len();
-        let Some(index) = usize::try_from(index).ok().filter(|index| *index < object_counts) else {
-            let what = format!("entry {index}; the port has {object_counts}, from 0");
+        let entry_count = table.len();
+        let Some(index) = usize::try_from(index).ok().filter(|index| *index < entry_count) else {
+            let what = format!("entry {index}; the port has {entry_count}, from 0");
             return Err(Error::invalid("query_gid", what));
         };
         let gid = table.get(index);

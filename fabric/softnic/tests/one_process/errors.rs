@@ -465,7 +465,7 @@ fn fails_the_receive_of_a_refused_write_with_immediate() {
 
 #[test]
 fn fails_the_receive_of_a_refused_write_between_hosts() {
-    if is_apart("fails_the_receive_of_a_refused_write_between_hosts", "net") {
+    if is_apart("fails_the_receive_of_a_refused_write_between_hosts", "roce") {
         refused_write_with_immediate();
     }
 }
