@@ -224,7 +224,8 @@ impl<P: Path> Endpoint for Caller<P> {
     fn progress(&mut self, now: Nanos) -> Progress {
         let Self { state, path, .. } = self;
         state.expire(now);
-        let mut any = state.pump::<P::Response, P::Request>(path, now);
+        let mut has_sent = state.pump::<P::Response, P::Request>(path, now);
+        let mut any = has_sent;
         state.post_fetches(now);
         let waits_for_wake = state.collecting.server_notifies && state.calls.deferred > 0;
         let server_notifies = state.reads_in_flight > 0 || (P::Response::SENDS && !state.messages.is_empty());
@@ -240,9 +241,11 @@ impl<P: Path> Endpoint for Caller<P> {
             state.schedule_collect(now);
         }
         if received || has_event {
-            any |= state.pump::<P::Response, P::Request>(path, now);
+            has_sent |= state.pump::<P::Response, P::Request>(path, now);
+            any |= has_sent;
         }
-        if received || state.calls.has_done() {
+        // The responses to messages that were sent after `arm` are not requested to wake this client yet.
+        if received || state.calls.has_done() || (has_sent && state.retransmit.is_armed) {
             state.retransmit.is_armed = false;
             return Progress::Again;
         }
