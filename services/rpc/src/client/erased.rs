@@ -25,15 +25,7 @@ pub trait AnyCaller: Endpoint + DerefMut<Target = CallerState> + Send {
     /// Makes up to `turns` driver iterations, until a call completes.
     #[inline]
     fn turns(&mut self, turns: u32, now: Nanos) -> Progress {
-        let mut next = self.progress(now);
-        for _ in 1..turns {
-            if self.has_completion() {
-                break;
-            }
-            std::hint::spin_loop();
-            next = self.progress(now);
-        }
-        next
+        iterate(self, turns, now, Self::has_completion)
     }
 
     /// See [`Caller::probe`].
@@ -160,4 +152,66 @@ pub fn any_caller(nic: Nic, config: CallerConfig) -> Result<Box<dyn AnyCaller>, 
         Err(farcall_verbs::Error::invalid("connect", "the preset's paths are not built in"))
     })
     .map_err(ConnectError::from)
+}
+
+/// Makes up to `turns` driver iterations, until `is_done` returns `true`. Returns [`Progress::Again`] if any iteration
+/// did: a caller that has armed the endpoint must arm it again before it sleeps, because that iteration may have sent a
+/// message whose response is not requested to wake it.
+#[inline]
+fn iterate<E: Endpoint + ?Sized>(
+    endpoint: &mut E,
+    turns: u32,
+    now: Nanos,
+    is_done: impl Fn(&E) -> bool,
+) -> Progress {
+    let mut next = endpoint.progress(now);
+    let mut has_worked = next == Progress::Again;
+    for _ in 1..turns {
+        if is_done(endpoint) {
+            break;
+        }
+        std::hint::spin_loop();
+        next = endpoint.progress(now);
+        has_worked |= next == Progress::Again;
+    }
+    if has_worked { Progress::Again } else { next }
+}
+
+#[cfg(test)]
+mod tests {
+    use farcall_verbs::{Result, WaitSet};
+
+    use super::*;
+
+    /// An endpoint that has work in one iteration.
+    struct WorksOnce {
+        iterations: u32,
+        works_in: u32,
+    }
+
+    impl Endpoint for WorksOnce {
+        fn progress(&mut self, _: Nanos) -> Progress {
+            self.iterations += 1;
+            if self.iterations == self.works_in { Progress::Again } else { Progress::IDLE }
+        }
+
+        fn arm(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn wait_set(&self, _: &mut WaitSet) {}
+    }
+
+    #[test]
+    fn reports_work_of_any_iteration() {
+        let iterate = |works_in| {
+            iterate(&mut WorksOnce { iterations: 0, works_in }, 4, Nanos(0), |endpoint| {
+                endpoint.iterations == 3
+            })
+        };
+        assert_eq!(
+            [1, 2, 3, 4].map(iterate),
+            [Progress::Again, Progress::Again, Progress::Again, Progress::IDLE]
+        );
+    }
 }
