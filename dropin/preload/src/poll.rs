@@ -103,7 +103,7 @@ pub fn kernel_waits(fds: &[pollfd]) -> Option<Vec<KernelWait>> {
 struct Waited {
     at: usize,
     sock: SockRef,
-    /// As [`Caller::enough_bytes`].
+    /// Number of bytes from which the connection counts as readable.
     enough_bytes: u64,
 }
 

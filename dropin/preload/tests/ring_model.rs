@@ -154,7 +154,7 @@ mod thread {
     }
 }
 
-/// What the library has in `jumps.rs`: no program jumps here.
+/// Replaces the library's module `jumps`: programs of the model do not jump.
 mod jumps {
     use crate::ring::Ring;
 

@@ -17,8 +17,9 @@ pub(super) fn with_room(open: impl Fn() -> c_int) -> c_int {
     }
 }
 
-/// As [`with_room`] for functions that return the lowest free number. Functions of the C library that this library does
-/// not replace find some free numbers, too.
+/// Calls `open`, which returns the lowest free descriptor, like [`with_room`]. Then closes descriptors of this library
+/// whose numbers the program may need soon, because functions of the C library that this library does not replace open
+/// descriptors, too.
 pub(super) fn open_with_room(open: impl Fn() -> c_int) -> c_int {
     let opened = with_room(open);
     if opened >= 0 {
@@ -29,7 +30,8 @@ pub(super) fn open_with_room(open: impl Fn() -> c_int) -> c_int {
     opened
 }
 
-/// As [`open_with_room`] for functions that change a name that ends in `XXXXXX`, also if they fail.
+/// Calls `open` like [`open_with_room`], and restores `name` before each attempt: functions such as `mkstemp` change a
+/// name that ends in `XXXXXX` even if they fail.
 ///
 /// # Safety
 /// `name` is a C string that can be written.
@@ -43,7 +45,7 @@ unsafe fn with_room_and_name(name: *mut c_char, open: impl Fn() -> c_int) -> c_i
     })
 }
 
-/// As [`with_room`] for functions that return a pointer.
+/// Calls `open`, which returns a pointer, like [`with_room`].
 pub(super) fn with_room_for<T>(open: impl Fn() -> *mut T) -> *mut T {
     loop {
         let opened = open();

@@ -12,7 +12,7 @@ const USES: [u32; 5] = [1, 3, 8, 20, 40];
 /// Number of events for which waits of an epoll object with three members have room.
 const ROOMS: [u32; 3] = [3, 1, 2];
 
-/// What the calls of some seeds depend on.
+/// Parameters that all calls of a group of seeds share.
 #[derive(Clone, Copy, Debug)]
 struct Mode {
     /// One of [`USES`].
@@ -21,8 +21,8 @@ struct Mode {
     room: u32,
 }
 
-/// What the calls of some seeds returned on plain TCP, and with the library: a line a seed; with `verbose` a line a
-/// call. Also the process with the library.
+/// Runs the calls of `count` seeds on plain TCP and with the library. Returns the results of both, one line for each
+/// seed (with `verbose` one for each call), and the number of the process with the library.
 fn run(path: &str, mode: Mode, first: u64, count: u64, verbose: bool) -> ([String; 2], u32) {
     // Both at once: they mostly sleep.
     let mut running = [false, true].map(|is_preloaded| {

@@ -230,7 +230,8 @@ fn asks_the_kernel_at_most_once_a_wait() {
     }
 }
 
-/// Of objects with one connection, one consumes what its doorbell has received.
+/// Several epoll objects have the same connection as a member. The wait of one of them consumes the data of the
+/// connection's doorbell; the others still report the connection.
 #[test]
 fn notifies_all_epoll_objects_with_a_connection() {
     let folder = Folder::new("objects");

@@ -9,7 +9,7 @@ pub(super) const MAX_FRAME_BYTES: usize = 96;
 const MAGIC: [u8; 4] = *b"fcrv";
 
 /// Version of the messages and of all segment layouts that they refer to.
-const VERSION: u16 = 7;
+const VERSION: u16 = 8;
 
 /// A request to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
