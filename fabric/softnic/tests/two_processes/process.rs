@@ -302,8 +302,8 @@ fn rendezvous(qpn: u32) -> OwnedFd {
 #[test]
 fn a_peer_that_takes_its_answers_late_gets_all_of_them() {
     const PAUSES: u32 = 10;
-    /// Version 7, request number 0: hello, without membarrier.
-    const HELLO: [u8; 11] = *b"fcrv\x07\0\x01\0\0\0\0";
+    /// Version 8, request number 0: hello, without membarrier.
+    const HELLO: [u8; 11] = *b"fcrv\x08\0\x01\0\0\0\0";
     let end = End::default();
     let socket = rendezvous(end.qp.qp_num());
     let (mut asked, mut pauses) = (0_u32, 0);
@@ -328,8 +328,8 @@ fn a_peer_that_takes_its_answers_late_gets_all_of_them() {
 #[test]
 fn the_service_survives_garbage_and_answers_others() {
     let end = End::default();
-    // Version 7, request number 0: hello, without membarrier.
-    let hello = *b"fcrv\x07\0\x01\0\0\0\0";
+    // Version 8, request number 0: hello, without membarrier.
+    let hello = *b"fcrv\x08\0\x01\0\0\0\0";
     let with = |at: usize, value: u8| {
         let mut frame = hello;
         frame[at] = value;
@@ -363,7 +363,7 @@ fn the_service_survives_garbage_and_answers_others() {
         let mut answer = [MaybeUninit::uninit(); 128];
         if let Ok(((answer, _), _)) = net::recv(&socket, &mut answer[..], net::RecvFlags::empty()) {
             // A reply whose first variant is the refusal.
-            assert!(answer.is_empty() || answer[..10] == *b"fcrv\x07\0\x02\0\0\0", "{answer:02x?}");
+            assert!(answer.is_empty() || answer[..10] == *b"fcrv\x08\0\x02\0\0\0", "{answer:02x?}");
         }
     }
     // Many connections without a request, and one that floods, delay no other peer.
@@ -390,12 +390,12 @@ fn a_question_about_a_ring_of_another_is_answered_at_once() {
     let pair = [qpn as u8 | 0x80, (qpn >> 7) as u8 | 0x80, (qpn >> 14) as u8 | 0x80, (qpn >> 21) as u8];
     for bit in (0..8).cycle().take(1000) {
         // Request number 0: notify when any datagram is consumed from the ring at the bit; receives are irrelevant.
-        let question = [b"fcrv\x07\0\x01\0\0\x08", &pair[..], &[bit, 0, 0]].concat();
+        let question = [b"fcrv\x08\0\x01\0\0\x08", &pair[..], &[bit, 0, 0]].concat();
         net::send(&socket, &question, net::SendFlags::NOSIGNAL).unwrap();
         assert!(readable(socket.as_raw_fd(), 20_000), "no answer about {bit}");
         let mut answer = [MaybeUninit::uninit(); 128];
         let ((answer, _), _) = net::recv(&socket, &mut answer[..], net::RecvFlags::empty()).unwrap();
-        assert_eq!(answer, b"fcrv\x07\0\x02\0\0\x06");
+        assert_eq!(answer, b"fcrv\x08\0\x02\0\0\x06");
     }
 }
 
