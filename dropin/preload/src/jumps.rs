@@ -1,5 +1,5 @@
-//! Jumps of the program out of calls (`siglongjmp` in a signal handler): they leave these without the ends of their
-//! scopes, so what other threads would wait for is undone before the jump.
+//! Jumps of the program out of calls of this library (`siglongjmp` in a signal handler). No destructor of the frames that
+//! are left runs, so this module first releases the locks and ends the waits that other threads would wait for.
 
 use std::cell::Cell;
 use std::ptr;
@@ -13,7 +13,7 @@ struct Wait<'a> {
     undo: Cell<Option<&'a mut dyn FnMut()>>,
 }
 
-/// A lock that this thread has, or is about to take.
+/// A lock that this thread holds, or is about to acquire.
 #[derive(Clone, Copy)]
 pub struct Lock {
     ring: *const Ring,
@@ -23,7 +23,7 @@ pub struct Lock {
 }
 
 thread_local! {
-    /// The innermost one.
+    /// The innermost wait of this thread; null if there is none.
     static WAITS: Cell<*const Wait<'static>> = const { Cell::new(ptr::null()) };
     static LOCK: Cell<Option<Lock>> = const { Cell::new(None) };
 }
@@ -34,7 +34,7 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// Runs `wait`; if the program jumps out of it, `undo` runs and nothing of the caller does.
+/// Runs `wait` and returns its result. If the program jumps out of `wait`, calls `undo`; the caller is not continued.
 pub fn wait<T>(undo: &mut dyn FnMut(), wait: impl FnOnce() -> T) -> T {
     let entry = Wait { before: WAITS.get(), undo: Cell::new(Some(undo)) };
     WAITS.set(ptr::from_ref(&entry).cast());
