@@ -1,5 +1,5 @@
-//! Jumps of the program out of calls of this library (`siglongjmp` in a signal handler). No destructor of the frames that
-//! are left runs, so this module first releases the locks and ends the waits that other threads would wait for.
+//! Jumps of the program out of calls of this library (`siglongjmp` in a signal handler). No destructor of the frames
+//! that are left runs, so this module first releases the locks and ends the waits that other threads would wait for.
 
 use std::cell::Cell;
 use std::ptr;
