@@ -2,9 +2,11 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -27,9 +29,8 @@ impl EtcdServer {
             println!("SKIPPED: Debian's etcd-server is not installed");
             return None;
         }
-        // Both are bound until both are known, so that they differ.
-        let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [client, peer] = ports.map(|port| port.local_addr().unwrap());
+        let address = loopback_address();
+        let [client, peer] = [2379, 2380].map(|port| SocketAddr::new(address.into(), port));
         let mut etcd = Self { server: Self::spawn(client, peer, data), client, peer };
         etcd.until_it_answers();
         Some(etcd)
@@ -46,10 +47,10 @@ impl EtcdServer {
     }
 
     fn until_it_answers(&mut self) {
-        let client = self.client;
-        // It listens when it has formed its cluster.
-        until("etcd answers", || TcpStream::connect(client).is_ok());
-        assert!(self.server.try_wait().unwrap().is_none(), "etcd ended");
+        until("etcd is healthy", || {
+            assert_eq!(self.server.try_wait().unwrap(), None, "etcd has ended");
+            is_healthy(self.client).unwrap_or(false)
+        });
     }
 
     pub fn kill(&mut self) {
@@ -73,6 +74,28 @@ impl Drop for EtcdServer {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Returns a loopback address that no other server of this process or of another one has.
+///
+/// A free port of 127.0.0.1 is not free for long: between the search for it and the server's `bind` another program may
+/// bind it, or the kernel may choose it for an outgoing connection.
+fn loopback_address() -> Ipv4Addr {
+    static SERVERS: AtomicU32 = AtomicU32::new(0);
+    let server = SERVERS.fetch_add(1, Ordering::Relaxed);
+    assert!(server < 4, "a process starts at most four etcd servers");
+    // Process numbers have at most 22 bits (PID_MAX_LIMIT), the block 127.0.0.0/8 has 24.
+    Ipv4Addr::from(127 << 24 | std::process::id() << 2 | server)
+}
+
+/// Returns whether the etcd server at this address can serve, by its own report.
+fn is_healthy(client: SocketAddr) -> std::io::Result<bool> {
+    let mut connection = TcpStream::connect(client)?;
+    connection.set_read_timeout(Some(LOST))?;
+    write!(connection, "GET /health HTTP/1.0\r\n\r\n")?;
+    let mut response = String::new();
+    connection.read_to_string(&mut response)?;
+    Ok(response.contains(r#""health":"true""#))
 }
 
 /// Waits until `is_so` returns `true`; `what` describes it.
