@@ -43,7 +43,7 @@ pub fn is_foreign(fd: c_int) -> bool {
 
 /// Called before a descriptor is closed, or its number is reused for another one.
 pub fn closing(fd: c_int) {
-    meet::forget_listener(fd);
+    meet::forget_protocol(fd);
     // A child between vfork and exec closes its own.
     if is_foreign(fd) || confined::is_confined() || thread::is_borrowed() {
         if confined::is_confined() {

@@ -130,7 +130,7 @@ export! {
                 let found = readable_when_confined(epfd, events, max);
                 return found.unwrap_or_else(|| real::epoll_wait(epfd, events, max, timeout_ms));
             }
-            epoll::wait(epfd, events, max, after_ms(timeout_ms), ptr::null())
+            epoll::wait(epfd, events, max, epoll::Timeout::from_ms(timeout_ms), ptr::null())
         }
     }
 
@@ -145,7 +145,7 @@ export! {
                 let found = readable_when_confined(epfd, events, max);
                 return found.unwrap_or_else(|| real::epoll_pwait(epfd, events, max, timeout_ms, mask));
             }
-            epoll::wait(epfd, events, max, after_ms(timeout_ms), mask)
+            epoll::wait(epfd, events, max, epoll::Timeout::from_ms(timeout_ms), mask)
         }
     }
 
@@ -162,7 +162,7 @@ export! {
             // SAFETY: `events` has room for `max` events until the call returns, as epoll_wait(2) requires;
             // `epoll::wait` checks the first of them before it writes, and the kernel all that it writes. `mask` goes
             // to the kernel alone.
-            Ok(until_ns) => unsafe { epoll::wait(epfd, events, max, until_ns, mask) },
+            Ok(until_ns) => unsafe { epoll::wait(epfd, events, max, epoll::Timeout::until(until_ns), mask) },
             Err(number) => errno::fail(number),
         }
     }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libc::{DIR, FILE, clockid_t, mode_t, pid_t, sigset_t};
 
 use super::export;
-use crate::{descriptors, errno, real};
+use crate::{descriptors, errno, meet, real};
 
 /// Opens a descriptor for the program; the library closes as many of its own as that needs.
 pub(super) fn with_room(open: impl Fn() -> c_int) -> c_int {
@@ -59,7 +59,11 @@ pub(super) fn with_room_for<T>(open: impl Fn() -> *mut T) -> *mut T {
 export! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         // SAFETY: no memory is involved.
-        open_with_room(|| unsafe { real::socket(domain, kind, protocol) })
+        let opened = open_with_room(|| unsafe { real::socket(domain, kind, protocol) });
+        if opened >= 0 {
+            meet::opened(opened, domain, kind, protocol);
+        }
+        opened
     }
 
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {

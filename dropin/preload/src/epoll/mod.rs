@@ -29,7 +29,7 @@ use libc::epoll_event;
 
 use self::members::{Item, State};
 use self::tags::is_tagged;
-pub use self::wait::wait;
+pub use self::wait::{Timeout, wait};
 use crate::sock::FDS;
 use crate::{errno, pointers, real};
 

@@ -15,7 +15,27 @@ const KERNEL_PERIOD_NS: u64 = 10_000;
 /// Maximum number of waits that return events before other descriptors are polled.
 const KERNEL_TURNS: u32 = 16;
 
-/// Executes epoll_pwait(2), with a time instead of a timeout.
+/// How long a wait may take.
+#[derive(Clone, Copy)]
+pub struct Timeout {
+    /// As epoll_wait(2) takes it.
+    ms: c_int,
+    /// When it ends; `None`: never.
+    until_ns: Option<u64>,
+}
+
+impl Timeout {
+    /// Returns the timeout that begins now; a negative number is none.
+    pub fn from_ms(ms: c_int) -> Self {
+        Self { ms, until_ns: u64::try_from(ms).ok().map(|ms| clock::now_ns() + ms * 1_000_000) }
+    }
+
+    pub fn until(until_ns: Option<u64>) -> Self {
+        Self { ms: timeout_ms(until_ns), until_ns }
+    }
+}
+
+/// Executes epoll_pwait(2).
 ///
 /// # Safety
 /// As its manual page says.
@@ -23,13 +43,14 @@ pub unsafe fn wait(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
-    until_ns: Option<u64>,
+    timeout: Timeout,
     mask: *const sigset_t,
 ) -> c_int {
+    let Timeout { ms: whole_ms, until_ns } = timeout;
     let Some(epoll) = get(epfd).filter(|_| max > 0 && pointers::can_write(events, 1)) else {
         // SAFETY: the program's pointers go to the kernel unchanged, which writes at most `max` events and fails with
         // EFAULT if it cannot.
-        return unsafe { real::epoll_pwait(epfd, events, max, timeout_ms(until_ns), mask) };
+        return unsafe { real::epoll_pwait(epfd, events, max, whole_ms, mask) };
     };
     // SAFETY: the program's events, all of which may be written; zeros are valid events.
     let into = unsafe {
@@ -39,6 +60,8 @@ pub unsafe fn wait(
     let mut spin: Option<Spin> = None;
     let mut error;
     let mut new_room = Some(into.len());
+    // No time has passed yet: a wait in an object without moved members reads no clock.
+    let mut first_rest_ms = Some(whole_ms);
     let (done, missed) = loop {
         let mut state = epoll.0.lock();
         if let Some(room) = new_room.take() {
@@ -52,7 +75,8 @@ pub unsafe fn wait(
         }
         if state.is_ordered() {
             state.order_hot();
-        } else {
+        } else if state.ring_items > 0 {
+            first_rest_ms = None;
             match state.poll_rings(epfd, into, until_ns, mask) {
                 Polled::Found(found) => {
                     error = errno::get();
@@ -73,7 +97,8 @@ pub unsafe fn wait(
         }
         // Members that are queued are in the kernel's list, or their sockets cannot be written.
         let has_queued = state.queued > 0;
-        let rest_ms = if has_queued { 0 } else { timeout_ms(until_ns) };
+        let rest_ms = first_rest_ms.take().unwrap_or_else(|| timeout_ms(until_ns));
+        let rest_ms = if has_queued { 0 } else { rest_ms };
         state.sleepers += 1;
         drop(state);
         // SAFETY: `into` has `max` events, to which the kernel writes no more than these; `mask` is null or the
@@ -95,7 +120,9 @@ pub unsafe fn wait(
             }
             break (slept, std::mem::take(&mut state.missed));
         }
-        state.looked_ns = clock::now_ns();
+        if state.ring_items > 0 {
+            state.looked_ns = clock::now_ns();
+        }
         if state.is_ordered() {
             let is_full = slept == max;
             let (mut kept, has_restored) = state.translate_in_order(&mut into[..slept as usize]);

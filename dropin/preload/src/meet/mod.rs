@@ -64,7 +64,7 @@ fn is_loopback(address: IpAddr) -> bool {
 
 /// Called after `connect` with an IP address.
 pub fn connected(fd: c_int, asked: SocketAddr) {
-    if config::is_on() && !confined::is_confined() && is_tcp(fd) {
+    if config::is_on() && !confined::is_confined() && is_known_as_tcp(fd) {
         descriptors::make_way(fd);
         crate::fork::prepare();
         let made = sock::new(Stage::Connected, config::uses_before_meeting() / 4 * 3);
@@ -80,7 +80,7 @@ pub fn connected(fd: c_int, asked: SocketAddr) {
 
 /// Called after `accept` returned `fd` for a listener.
 pub fn accepted(listener: c_int, fd: c_int) {
-    if config::is_on() && !confined::is_confined() && is_tcp_listener(listener) {
+    if config::is_on() && !confined::is_confined() && is_known_as_tcp(listener) {
         descriptors::make_way(fd);
         crate::fork::prepare();
         let made = sock::new(Stage::Accepted, config::uses_before_meeting());
@@ -94,24 +94,35 @@ pub fn accepted(listener: c_int, fd: c_int) {
     }
 }
 
-/// Protocol of a descriptor that connections were accepted from: 0 not known, 1 TCP, 2 another.
-static LISTENERS: [AtomicU8; FDS] = [const { AtomicU8::new(0) }; FDS];
+/// Protocols of descriptors that connections are made from: 0 not known, 1 TCP, 2 another.
+static PROTOCOLS: [AtomicU8; FDS] = [const { AtomicU8::new(0) }; FDS];
 
-/// Returns whether a listening socket is one of TCP; the kernel is queried once.
-fn is_tcp_listener(listener: c_int) -> bool {
-    let Some(entry) = LISTENERS.get(listener as usize) else { return false };
+/// Called after `socket` returned `fd`.
+pub fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let is_internet = matches!(domain, libc::AF_INET | libc::AF_INET6);
+    let is_tcp = is_internet && kind == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if let Some(entry) = PROTOCOLS.get(fd as usize).filter(|_| is_tcp) {
+        entry.store(1, Relaxed);
+    }
+}
+
+/// Returns whether a socket is one of TCP; the kernel is queried once, and not at all for a socket that `socket`
+/// returned.
+fn is_known_as_tcp(fd: c_int) -> bool {
+    let Some(entry) = PROTOCOLS.get(fd as usize) else { return false };
     let known = entry.load(Relaxed);
     if known != 0 {
         return known == 1;
     }
-    let is_tcp = is_tcp(listener);
+    let is_tcp = is_tcp(fd);
     entry.store(if is_tcp { 1 } else { 2 }, Relaxed);
     is_tcp
 }
 
 /// Called before a descriptor is closed, or its number is reused for another one.
-pub fn forget_listener(fd: c_int) {
-    if let Some(entry) = LISTENERS.get(fd as usize)
+pub fn forget_protocol(fd: c_int) {
+    if let Some(entry) = PROTOCOLS.get(fd as usize)
         && entry.load(Relaxed) != 0
     {
         entry.store(0, Relaxed);
