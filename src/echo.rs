@@ -93,15 +93,16 @@ fn work(payload: &[u8]) -> Result<(), HandlerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farcall::SoftNic;
     use farcall::rpc::{CallError, Client, ClientOptions, Server};
+    use farcall::{Nic, SoftNic};
 
     #[test]
     fn replies_with_each_preset_until_the_server_stops() {
+        let nic = Nic::open(&SoftNic::new()).unwrap();
         for preset in farcall_link::PRESETS.iter().map(|preset| preset.name) {
-            let server = Server::builder().start(&SoftNic::new(), |_| Echo::default()).unwrap();
+            let server = Server::builder().start(&nic, |_| Echo::default()).unwrap();
             let options = ClientOptions::preset(preset).unwrap().reconnect(false);
-            let mut client = Client::connect(&SoftNic::new(), server.address().to_string(), options).unwrap();
+            let mut client = Client::connect(&nic, server.address().to_string(), options).unwrap();
             let mut call = |method, payload: &[u8]| {
                 let mut reply = Vec::new();
                 client.call(method, payload, &mut reply).map(|()| reply)

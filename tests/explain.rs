@@ -10,6 +10,10 @@ use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
+
 /// An address with the longest possible text.
 const LONG_ADDRESS: &str = "2001:db8:1111:2222:3333:4444:5555:6666";
 /// Faults: lost packets, and congestion marks as from a network with a queue.
@@ -113,9 +117,9 @@ fn reports_remote_queue_pairs_with_addresses_and_losses() {
         reply.extend_from_slice(call.payload());
         Ok(())
     };
-    let server = Server::builder().start(&SoftNic::new(), move |_| echo).unwrap();
+    let server = Server::builder().start(&nic(), move |_| echo).unwrap();
     let options = ClientOptions::preset("server-reply").unwrap().probe(false);
-    let mut client = Client::connect(&SoftNic::new(), server.address().to_string(), options).unwrap();
+    let mut client = Client::connect(&nic(), server.address().to_string(), options).unwrap();
     let (long, mut answer) = (vec![7; 5_000], Vec::new());
     let has_suffered = |report: &Value| {
         let pairs = pairs(report, "RoCEv2");

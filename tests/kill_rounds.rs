@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use farcall::Nic;
 use farcall::memory::wire::{NodeStatus, Reply, Request, StoredVolume, VERSION};
 use farcall::memory::{VolumeConfig, call_node};
 use farcall_softnic::SoftNic;
@@ -21,6 +22,10 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use rustix::process::{Pid, Signal, kill_process};
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 #[path = "support/mounted.rs"]
 mod mounted;
@@ -97,7 +102,7 @@ impl Voter {
     }
 
     fn ask(&self, request: &Request) -> Option<Reply> {
-        call_node(&SoftNic::new(), &self.address, request).ok()
+        call_node(&nic(), &self.address, request).ok()
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farcall::SoftNic;
 use farcall::memory::{ClientConfig, RemoteMemory};
+use farcall::{Nic, SoftNic};
 use serde_json::Value;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Timeout after which a test fails, even on a busy machine.
 const LOST: Duration = Duration::from_secs(240);
@@ -61,7 +64,7 @@ fn reports_and_drains_nodes_while_a_program_keeps_its_pages() {
         slab_bytes: 1 << 20,
         ..ClientConfig::default()
     };
-    let memory = RemoteMemory::open(Arc::new(SoftNic::new()), config).unwrap();
+    let memory = RemoteMemory::open(&nic(), config).unwrap();
     let bytes: Vec<u8> = (0..4_u32 << 20).map(|at| (at % 251) as u8).collect();
     memory.write(0, &bytes).unwrap();
     let status = json(&farcall(&["--json", "memory", "status", "--nodes", &all]));
@@ -91,7 +94,7 @@ fn refuses_to_leave_one_replica_unless_forced() {
         slab_bytes: 1 << 20,
         ..ClientConfig::default()
     };
-    let memory = RemoteMemory::open(Arc::new(SoftNic::new()), config).unwrap();
+    let memory = RemoteMemory::open(&nic(), config).unwrap();
     memory.write(0, &[7; 2 << 20]).unwrap();
     let begun = Instant::now();
     let status_says = |donor: &Donor, words: &str| {
@@ -131,7 +134,7 @@ fn waits_until_clients_have_read_all_replicas() {
         scrub_pages_per_s: 0,
         ..ClientConfig::default()
     };
-    let memory = RemoteMemory::open(Arc::new(SoftNic::new()), config).unwrap();
+    let memory = RemoteMemory::open(&nic(), config).unwrap();
     memory.write(0, &[7; 2 << 20]).unwrap();
     let begun = Instant::now();
     let reports = |donor: &Donor| {

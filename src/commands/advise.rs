@@ -52,12 +52,12 @@ impl Advise {
     /// # Errors
     /// If the measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let chosen = self.nic.choose()?;
-        let profile = self.profile.read(&chosen, Peer::ThisHost)?;
+        let selected = self.nic.open()?;
+        let profile = self.profile.read(&selected, Peer::ThisHost)?;
         let job =
             Job { request_bytes: self.request, response_bytes: self.response, process_us: self.process_us };
         let (clients, window) = (self.clients, self.window);
-        let plan = AdvisePlan { stage: self.repeat.env(0)?, chosen, profile, job, clients, window };
+        let plan = AdvisePlan { stage: self.repeat.env(0)?, chosen: selected, profile, job, clients, window };
         bench_args::run_self_warning(console, &HtmlArg::default(), |progress| {
             advise::run(&plan, progress).map_err(|error| {
                 Failure::because("cannot measure the presets", &*error)

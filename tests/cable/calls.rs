@@ -9,11 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use farcall::Nic;
 use farcall::rpc::{Call, CallId, Client, ClientOptions, ConnectError, Executed, Reply, Server};
 use farcall_softnic::SoftNic;
 
 use crate::ROLE;
 use crate::client::Progress;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 const ADDRESS: &str = "10.99.0.2:11400";
 const LOG: &str = "FARCALL_TEST_LOG";
@@ -35,7 +40,7 @@ pub fn serve() {
             Ok(())
         }
     };
-    Server::builder().address(ADDRESS).start(&SoftNic::new(), service).unwrap().join();
+    Server::builder().address(ADDRESS).start(&nic(), service).unwrap().join();
 }
 
 /// Process of the server.
@@ -170,7 +175,7 @@ fn connect(preset: &str) -> Client {
     let began = Instant::now();
     loop {
         let options = ClientOptions::preset(preset).unwrap().probe(false);
-        match Client::connect(&SoftNic::new(), ADDRESS, options) {
+        match Client::connect(&nic(), ADDRESS, options) {
             Ok(client) => return client,
             Err(error) => {
                 let is_soon = began.elapsed() < Duration::from_secs(60);

@@ -6,11 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use farcall::Nic;
 use farcall::kv::{KvClient, Write};
 use farcall::rpc::{ClientOptions, Executed};
 use farcall_softnic::SoftNic;
 
 use crate::client::Progress;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 const ADDRESS: &str = "10.99.0.2:11401";
 const KEYS: u64 = 64;
@@ -60,7 +65,7 @@ impl Writer {
     pub fn connect() -> Self {
         let began = Instant::now();
         loop {
-            match KvClient::connect(&SoftNic::new(), ADDRESS, &ClientOptions::default()) {
+            match KvClient::connect(&nic(), ADDRESS, &ClientOptions::default()) {
                 Ok(client) => return Self { client, next: 0, may_hold: HashMap::new() },
                 Err(error) => assert!(began.elapsed() < Duration::from_secs(60), "{error}"),
             }

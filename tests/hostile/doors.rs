@@ -5,11 +5,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, setrlimit};
 
-use farcall::SoftNic;
 use farcall::kv::KvClient;
 use farcall::rpc::ClientOptions;
+use farcall::{Nic, SoftNic};
 
 use crate::server::{PATIENCE, Server, assert_answers, farcall, read_to_end};
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Descriptors that remain for clients after the shortage was caused: enough for one client over RPC.
 const SPARE_DESCRIPTORS: u64 = 24;
@@ -117,7 +121,7 @@ fn an_rpc_client_costs_the_server_a_known_number_of_descriptors() {
         open_files()
     };
     let before = open_files();
-    let nic = SoftNic::new();
+    let nic = nic();
     let connect = || KvClient::connect(&nic, server.place("rpc"), &ClientOptions::default()).unwrap();
     let _first = connect();
     // The numbers with which `src/open_files.rs` calculates.

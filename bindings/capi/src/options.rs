@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use farcall::binding::{Failure, Options};
-use farcall::select::{Selection, Wish};
+use farcall::select::{ProviderChoice, Selection};
 
 use crate::argument::{Out, object, text};
 use crate::boundary::returned;
@@ -125,11 +125,11 @@ pub(crate) unsafe fn read(options: *const farcall_options) -> Result<Options, Fa
         // `read` returns, which copies what it stores.
         if start.is_null() { Ok(None) } else { unsafe { text(start, name) }.map(Some) }
     };
-    let wish = word(given.provider, "options.provider")?.map(str::parse::<Wish>).transpose();
+    let choice = word(given.provider, "options.provider")?.map(str::parse::<ProviderChoice>).transpose();
     let device = word(given.device, "options.device")?.map(str::to_owned);
-    let wish = wish.map_err(Failure::invalid)?.unwrap_or_default();
+    let choice = choice.map_err(Failure::invalid)?.unwrap_or_default();
     Ok(Options {
-        selection: Selection { wish, device, gid_index: u32::try_from(given.gid_index).ok() },
+        selection: Selection { provider: choice, device, gid_index: u32::try_from(given.gid_index).ok() },
         preset: word(given.preset, "options.preset")?.map(str::to_owned),
         thread: given.thread,
         threads: given.threads,

@@ -9,8 +9,8 @@
 
 use std::time::Instant;
 
-use farcall::SoftNic;
 use farcall::rpc::{Call, Client, ClientOptions, HandlerError, Reply, Server};
+use farcall::{Nic, SoftNic};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ fn main() {
     // Cargo adds the argument `--bench`, which is ignored.
     let mut numbers = std::env::args().filter_map(|argument| argument.parse().ok());
     let (rounds, calls): (u32, u32) = (numbers.next().unwrap_or(15).max(1), numbers.next().unwrap_or(20_000));
-    let nic = SoftNic::new();
+    let nic = Nic::open(&SoftNic::new()).expect("a software RNIC");
     let bytes = Server::builder().start(&nic, |_| sum_of_bytes).expect("a server of bytes");
     let typed = Server::builder().serve(&nic, LinesServer::new(Adder)).expect("a service with types");
     let options = ClientOptions::default;

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use farcall::SoftNic;
 use farcall::rpc::{AsyncClient, Call, ClientOptions, Reply, Server};
+use farcall::{Nic, SoftNic};
 
 const SQUARE: u16 = 1;
 
@@ -17,10 +17,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         reply.extend_from_slice(&number.wrapping_mul(number).to_le_bytes());
         Ok(())
     };
-    let server = Server::builder().start(&SoftNic::new(), move |_thread| square)?;
+    let nic = Nic::open(&SoftNic::new())?;
+    let server = Server::builder().start(&nic, move |_thread| square)?;
 
     let address = server.address().to_string();
-    let client = AsyncClient::connect(&SoftNic::new(), address, ClientOptions::default()).await?;
+    let client = AsyncClient::connect(&nic, address, ClientOptions::default()).await?;
 
     // Clones share the connection. A task that awaits a result yields the thread to the others.
     let tasks: Vec<_> = (0..100u64)

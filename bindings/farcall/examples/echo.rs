@@ -5,8 +5,8 @@
 //! Both ends are in this process; a client in another process needs only the address. `SoftNic` is the software RNIC,
 //! for processes of this host. With `farcall::Ibv::new()` instead the same program runs over any RNIC.
 
-use farcall::SoftNic;
 use farcall::rpc::{Call, Client, ClientOptions, HandlerError, Reply, Server};
+use farcall::{Nic, SoftNic};
 
 const ECHO: u16 = 1;
 const UPPER: u16 = 2;
@@ -25,12 +25,13 @@ fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Two threads, each with its own handler, on a free port of the loopback interface. The port carries the
     // handshake; calls use RDMA WRITE and READ.
-    let server = Server::builder().threads(2).start(&SoftNic::new(), |_thread| handle)?;
+    let nic = Nic::open(&SoftNic::new())?;
+    let server = Server::builder().threads(2).start(&nic, |_thread| handle)?;
     println!("serving on {}", server.address());
 
     // A client of the first thread.
     let address = server.address().to_string();
-    let mut client = Client::connect(&SoftNic::new(), address, ClientOptions::default())?;
+    let mut client = Client::connect(&nic, address, ClientOptions::default())?;
     let mut reply = Vec::new();
     client.call(ECHO, b"hello", &mut reply)?;
     assert_eq!(reply, b"hello");

@@ -4,17 +4,18 @@
 
 use std::time::Duration;
 
-use farcall::SoftNic;
 use farcall::kv::{Change, KvClient, KvServer, MemcachedClient, Write};
 use farcall::rpc::ClientOptions;
+use farcall::{Nic, SoftNic};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Two threads, each with its half of the keys. Port 0 lets the system choose.
+    let nic = Nic::open(&SoftNic::new())?;
     let server = KvServer::builder()
         .partitions(2)
         .memory_bytes(64 << 20)
         .tcp("127.0.0.1:0".parse()?)
-        .rpc("127.0.0.1:0".parse()?, &SoftNic::new())
+        .rpc("127.0.0.1:0".parse()?, &nic)
         .start()?;
     let rpc_address = server.rpc_address().expect("served on an RPC address");
     let tcp_address = server.tcp_addresses()[0];
@@ -22,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Over RPC: a connection to each partition; the hash of a key determines its partition.
     let options = ClientOptions::default();
-    let mut store = KvClient::connect(&SoftNic::new(), &rpc_address.to_string(), &options)?;
+    let mut store = KvClient::connect(&nic, &rpc_address.to_string(), &options)?;
     let Change::Done { version } = store.put(b"greeting", Write::of(b"hello"))? else {
         panic!("an unconditional write is done")
     };

@@ -5,11 +5,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use farcall::SoftNic;
 use farcall::rpc::{
     Call, CallError, CallOptions, Client, ClientOptions, Executed, HandlerError, Reply, Server,
     UnknownBecause,
 };
+use farcall::{Nic, SoftNic};
 
 const DIVIDE: u16 = 1;
 const WAIT: u16 = 2;
@@ -42,9 +42,9 @@ fn handle(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let server = Server::builder().start(&SoftNic::new(), |_thread| handle)?;
-    let mut client =
-        Client::connect(&SoftNic::new(), server.address().to_string(), ClientOptions::default())?;
+    let nic = Nic::open(&SoftNic::new())?;
+    let server = Server::builder().start(&nic, |_thread| handle)?;
+    let mut client = Client::connect(&nic, server.address().to_string(), ClientOptions::default())?;
     let mut reply = Vec::new();
 
     client.call(DIVIDE, &[84, 2], &mut reply)?;

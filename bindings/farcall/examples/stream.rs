@@ -9,8 +9,9 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::thread;
 
+use farcall::Nic;
 use farcall::SoftNic;
-use farcall::stream::{Nic, StreamListener, StreamOptions, StreamSocket};
+use farcall::stream::{StreamListener, StreamOptions, StreamSocket};
 
 /// Replies to each line with its length, until the client finishes its direction.
 fn serve(stream: StreamSocket) -> std::io::Result<()> {

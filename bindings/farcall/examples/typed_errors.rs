@@ -2,9 +2,9 @@
 //!
 //!     cargo run -p farcall --example typed_errors
 
-use farcall::SoftNic;
 use farcall::rpc::service::Failed;
 use farcall::rpc::{ClientOptions, Executed, Server};
+use farcall::{Nic, SoftNic};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -26,9 +26,10 @@ impl Account for Poor {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let server = Server::builder().serve(&SoftNic::new(), AccountServer::new(Poor))?;
+    let nic = Nic::open(&SoftNic::new())?;
+    let server = Server::builder().serve(&nic, AccountServer::new(Poor))?;
     let address = server.address().to_string();
-    let mut account = AccountClient::connect(&SoftNic::new(), address, ClientOptions::default())?;
+    let mut account = AccountClient::connect(&nic, address, ClientOptions::default())?;
     let failed = account.take(7).unwrap_err();
     assert_eq!(failed, Failed::Service(AccountError::Empty { left: 5 }));
     assert_eq!(failed.executed(), Executed::Yes);

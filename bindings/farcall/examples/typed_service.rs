@@ -2,8 +2,8 @@
 //!
 //!     cargo run -p farcall --example typed_service
 
-use farcall::SoftNic;
 use farcall::rpc::{ClientOptions, Server};
+use farcall::{Nic, SoftNic};
 
 #[farcall::service]
 trait Greeter {
@@ -19,9 +19,10 @@ impl Greeter for Polite {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let server = Server::builder().serve(&SoftNic::new(), GreeterServer::new(Polite))?;
+    let nic = Nic::open(&SoftNic::new())?;
+    let server = Server::builder().serve(&nic, GreeterServer::new(Polite))?;
     let address = server.address().to_string();
-    let mut greeter = GreeterClient::connect(&SoftNic::new(), address, ClientOptions::default())?;
+    let mut greeter = GreeterClient::connect(&nic, address, ClientOptions::default())?;
     println!("{}", greeter.hello("world".into())?);
     println!("{}", greeter.hello(String::new()).unwrap_err());
     Ok(())

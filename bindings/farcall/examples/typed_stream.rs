@@ -2,8 +2,8 @@
 //!
 //!     cargo run -p farcall --example typed_stream
 
-use farcall::SoftNic;
 use farcall::rpc::{ClientOptions, Server};
+use farcall::{Nic, SoftNic};
 
 #[farcall::service]
 trait Counter {
@@ -19,9 +19,10 @@ impl Counter for Patient {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let server = Server::builder().serve(&SoftNic::new(), CounterServer::new(Patient))?;
+    let nic = Nic::open(&SoftNic::new())?;
+    let server = Server::builder().serve(&nic, CounterServer::new(Patient))?;
     let address = server.address().to_string();
-    let mut counter = CounterClient::connect(&SoftNic::new(), address, ClientOptions::default())?;
+    let mut counter = CounterClient::connect(&nic, address, ClientOptions::default())?;
     let some: Vec<u64> = counter.count(40)?.take(3).collect::<Result<_, _>>()?;
     assert_eq!(some, [40, 41, 42]);
     Ok(())

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use farcall::SoftNic;
 use farcall::rpc::{ClientOptions, PerCall, Server};
+use farcall::{Nic, SoftNic};
 
 #[farcall::service]
 trait Timer {
@@ -23,9 +23,10 @@ impl Timer for Clock {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let server = Server::builder().serve(&SoftNic::new(), TimerServer::new(Clock))?;
+    let nic = Nic::open(&SoftNic::new())?;
+    let server = Server::builder().serve(&nic, TimerServer::new(Clock))?;
     let address = server.address().to_string();
-    let timer = TimerAsyncClient::connect(&SoftNic::new(), address, ClientOptions::default()).await?;
+    let timer = TimerAsyncClient::connect(&nic, address, ClientOptions::default()).await?;
     let hurried = timer.with_options(PerCall::default().timeout(Duration::from_millis(50)));
     let (slow, quick) = tokio::join!(hurried.sleep(3_600_000), timer.sleep(1));
     assert_eq!(quick?, 1);

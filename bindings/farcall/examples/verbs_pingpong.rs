@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
-use farcall::SoftNic;
-use farcall::verbs::owned::{Address, Buffers, Completion, Nic, Pair, Transport};
+use farcall::verbs::owned::{Address, Buffers, Completion, Pair, Transport};
+use farcall::{Nic, SoftNic};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

@@ -2,8 +2,8 @@
 //!
 //!     cargo run -p farcall --features verbs,tokio --example verbs_tokio
 
-use farcall::SoftNic;
-use farcall::verbs::owned::{AsyncPair, Buffers, Completion, Nic, Pair, Transport};
+use farcall::verbs::owned::{AsyncPair, Buffers, Completion, Pair, Transport};
+use farcall::{Nic, SoftNic};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

@@ -2,11 +2,8 @@
 //!
 //! - A generated client uses a [`Channel`], a generated server is served by a [`Server`]; [`Services`] combines
 //!   several servers.
-//! - A [`Nic`] is an open device: `Nic::open(&SoftNic::new())`.
+//! - A [`Nic`](crate::Nic) is an open device: `Nic::open(&SoftNic::new())`.
 //!
 //! Generated code needs `tonic` with feature `codegen`, but not its transport.
 
 pub use farcall_grpc::{Channel, GrpcOptions, IncomingBody, PeerAddress, ResponseFuture, Server, Services};
-
-/// An open device with the resources that every connection needs.
-pub use farcall_link::Nic;

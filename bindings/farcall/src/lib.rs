@@ -6,7 +6,7 @@
 //!
 //! ```
 //! # #[cfg(all(feature = "rpc", feature = "softnic"))] {
-//! use farcall::SoftNic;
+//! use farcall::{Nic, SoftNic};
 //! use farcall::rpc::{Call, Client, ClientOptions, Reply, Server};
 //!
 //! // A server: one thread, on a free port of the loopback interface.
@@ -14,11 +14,12 @@
 //!     reply.extend_from_slice(call.payload());
 //!     Ok(())
 //! };
-//! let server = Server::builder().start(&SoftNic::new(), move |_thread| echo)?;
+//! let nic = Nic::open(&SoftNic::new())?;
+//! let server = Server::builder().start(&nic, move |_thread| echo)?;
 //!
 //! // A client, here or in another process.
 //! let address = server.address().to_string();
-//! let mut client = Client::connect(&SoftNic::new(), address, ClientOptions::default())?;
+//! let mut client = Client::connect(&nic, address, ClientOptions::default())?;
 //! let mut reply = Vec::new();
 //! client.call(1, b"hello", &mut reply)?;
 //! assert_eq!(reply, b"hello");
@@ -58,11 +59,12 @@
 
 #[cfg(feature = "ibv")]
 pub use farcall_ibv::Ibv;
+pub use farcall_link::Nic;
 /// Generates a service from a trait: for a trait `Greeter`, the server `GreeterServer`, the client `GreeterClient`,
 /// and, with the feature `tokio`, `GreeterAsyncClient`.
 ///
 /// ```
-/// use farcall::SoftNic;
+/// use farcall::{Nic, SoftNic};
 /// use farcall::rpc::{ClientOptions, Server};
 ///
 /// #[farcall::service]
@@ -78,9 +80,9 @@ pub use farcall_ibv::Ibv;
 ///     }
 /// }
 ///
-/// let server = Server::builder().serve(&SoftNic::new(), GreeterServer::new(Polite))?;
+/// let server = Server::builder().serve(&nic, GreeterServer::new(Polite))?;
 /// let address = server.address().to_string();
-/// let mut greeter = GreeterClient::connect(&SoftNic::new(), address, ClientOptions::default())?;
+/// let mut greeter = GreeterClient::connect(&nic, address, ClientOptions::default())?;
 /// assert_eq!(greeter.hello("you".into())?, "hello, you");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -10,14 +10,15 @@ use std::fmt;
 use std::str::FromStr;
 
 use farcall_ibv::{Ibv, survey};
+use farcall_link::Nic;
 use farcall_softnic::SoftNic;
-use farcall_verbs::{PortChoice, Provider, Result};
+use farcall_verbs::{Provider, Result};
 use serde::{Deserialize, Serialize};
 
 /// Provider that the user selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wish {
+pub enum ProviderChoice {
     /// Chosen by the rules of this module.
     #[default]
     Auto,
@@ -27,7 +28,7 @@ pub enum Wish {
     Ibv,
 }
 
-impl Wish {
+impl ProviderChoice {
     /// All variants, in the order of their listing.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Softnic, Self::Ibv];
 
@@ -41,19 +42,19 @@ impl Wish {
     }
 }
 
-impl fmt::Display for Wish {
+impl fmt::Display for ProviderChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Wish {
+impl FromStr for ProviderChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL
             .into_iter()
-            .find(|wish| wish.name() == text)
+            .find(|choice| choice.name() == text)
             .ok_or_else(|| format!("{text:?} is no provider; there are auto, softnic and ibv"))
     }
 }
@@ -62,7 +63,7 @@ impl FromStr for Wish {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Selection {
     /// The provider.
-    pub wish: Wish,
+    pub provider: ProviderChoice,
     /// Name of the libibverbs device; by default the first one with an active port.
     pub device: Option<String>,
     /// Index of its GID; by default the best one.
@@ -72,23 +73,23 @@ pub struct Selection {
 impl Selection {
     /// Selects the software RNIC.
     pub fn softnic() -> Self {
-        Self { wish: Wish::Softnic, ..Self::default() }
+        Self { provider: ProviderChoice::Softnic, ..Self::default() }
     }
 
     /// Selects the system's libibverbs.
     pub fn ibv() -> Self {
-        Self { wish: Wish::Ibv, ..Self::default() }
+        Self { provider: ProviderChoice::Ibv, ..Self::default() }
     }
 
     /// Returns whether libibverbs is selected. A device or a GID also selects it, since only libibverbs has several.
     fn wants_ibv(&self) -> bool {
         let names_one = self.device.is_some() || self.gid_index.is_some();
-        self.wish == Wish::Ibv || (self.wish == Wish::Auto && names_one)
+        self.provider == ProviderChoice::Ibv || (self.provider == ProviderChoice::Auto && names_one)
     }
 
     /// Returns the options with which another process of this program makes the same selection.
     pub fn args(&self) -> Vec<String> {
-        let mut args = vec!["--provider".to_owned(), self.wish.to_string()];
+        let mut args = vec!["--provider".to_owned(), self.provider.to_string()];
         args.extend(self.device.iter().flat_map(|device| ["--device".to_owned(), device.clone()]));
         args.extend(self.gid_index.iter().flat_map(|index| ["--gid-index".to_owned(), index.to_string()]));
         args
@@ -106,24 +107,39 @@ impl Selection {
         ibv
     }
 
-    /// Returns the provider of a server, or of both ends of a measurement.
+    /// Returns the selected provider, without opening a device.
     ///
     /// # Errors
-    /// If the selected provider cannot be used on this host. The text contains the reason and a remedy.
-    pub fn choose(&self) -> Result<Chosen> {
+    /// If the software RNIC is selected, and the group that may use it is unknown.
+    pub fn provider(&self) -> Result<Box<dyn Provider>> {
         if self.wants_ibv() {
-            let (provider, device) = (self.ibv_provider(), first_device(&self.ibv_provider())?);
-            let explanation = format!("ibv, as asked for: {device}");
-            let selection = Self { wish: Wish::Ibv, ..self.clone() };
-            return Ok(Chosen { provider: Box::new(provider), selection, explanation });
+            return Ok(Box::new(self.ibv_provider()));
         }
         // Checked here, because with a group that does not exist each peer of another user would be refused later.
         farcall_softnic::configured_group()?;
-        let explanation = match self.wish {
-            Wish::Softnic => format!("softnic, as asked for: {}", SoftNic::transports()),
+        Ok(Box::new(SoftNic::new()))
+    }
+
+    /// Opens the device of a server, or of both ends of a measurement.
+    ///
+    /// # Errors
+    /// If the selected provider cannot be used on this host. The text contains the reason and a remedy.
+    pub fn open(&self) -> Result<SelectedNic> {
+        if self.wants_ibv() {
+            let nic = open_rnic(&self.ibv_provider())?;
+            let explanation = format!("ibv, as asked for: {}, {}", nic.device, nic.port);
+            return Ok(SelectedNic {
+                nic,
+                selection: Self { provider: ProviderChoice::Ibv, ..self.clone() },
+                explanation,
+            });
+        }
+        let nic = Nic::open(&*self.provider()?)?;
+        let explanation = match self.provider {
+            ProviderChoice::Softnic => format!("softnic, as asked for: {}", SoftNic::transports()),
             _ => format!("softnic: {}; {}", SoftNic::transports(), rnic_note()),
         };
-        Ok(Chosen { provider: Box::new(SoftNic::new()), selection: Self::softnic(), explanation })
+        Ok(SelectedNic { nic, selection: Self::softnic(), explanation })
     }
 
     /// Connects a client with the selected provider. By default this is the software RNIC; if the server turns out to
@@ -132,41 +148,41 @@ impl Selection {
     ///
     /// # Errors
     /// The error of the last attempt.
-    pub fn connect<T, E>(
+    pub fn connect<T, E: From<farcall_verbs::Error>>(
         &self,
-        mut connect: impl FnMut(&dyn Provider) -> Result<T, E>,
+        mut connect: impl FnMut(&Nic) -> Result<T, E>,
         is_misfit: impl Fn(&E) -> bool,
     ) -> Result<T, E> {
         if self.wants_ibv() {
-            return connect(&self.ibv_provider());
+            return connect(&Nic::open(&self.ibv_provider())?);
         }
-        match connect(&SoftNic::new()) {
-            Err(error) if self.wish == Wish::Auto && is_misfit(&error) && usable_rnic().is_some() => {
-                connect(&Ibv::new())
+        match connect(&Nic::open(&SoftNic::new())?) {
+            Err(error)
+                if self.provider == ProviderChoice::Auto && is_misfit(&error) && usable_rnic().is_some() =>
+            {
+                connect(&Nic::open(&Ibv::new())?)
             }
             other => other,
         }
     }
 }
 
-/// A provider with the reason for its choice.
-pub struct Chosen {
-    /// The provider.
-    pub provider: Box<dyn Provider>,
+/// An open device with the reason for its choice.
+pub struct SelectedNic {
+    /// The device.
+    pub nic: Nic,
     /// Selection with which another process of this program chooses the same provider.
     pub selection: Selection,
     /// Explanation for the user: the reason for the choice, and the transports used.
     pub explanation: String,
 }
 
-/// Opens the first device, and returns its name and port as text.
-fn first_device(provider: &Ibv) -> Result<String> {
-    let devices = provider.devices()?;
-    let device = devices
-        .first()
-        .ok_or_else(|| farcall_verbs::Error::invalid("choose provider", survey::NO_DEVICES))?;
-    let port = PortChoice::automatic(&*device.open()?)?;
-    Ok(format!("{}, {port}", device.name()))
+/// Opens the first device.
+fn open_rnic(provider: &Ibv) -> Result<Nic> {
+    if provider.devices()?.is_empty() {
+        return Err(farcall_verbs::Error::invalid("choose provider", survey::NO_DEVICES));
+    }
+    Nic::open(provider)
 }
 
 /// Returns an RNIC that the kernel reports as usable.
@@ -190,52 +206,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_wishes_match() {
-        for wish in Wish::ALL {
-            assert_eq!(wish.to_string().parse(), Ok(wish));
+    fn parses_the_name_of_each_choice() {
+        for choice in ProviderChoice::ALL {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
         }
-        assert!("tcp".parse::<Wish>().unwrap_err().contains("softnic"));
+        assert!("tcp".parse::<ProviderChoice>().unwrap_err().contains("softnic"));
     }
 
     #[test]
-    fn by_itself_a_program_takes_the_software_rnic_and_says_so() {
-        let chosen = Selection::default().choose().unwrap();
-        assert_eq!(chosen.provider.name(), "softnic");
-        assert!(chosen.explanation.starts_with("softnic: this host by shared memory"));
+    fn selects_the_software_rnic_by_default_and_explains_it() {
+        let selected = Selection::default().open().unwrap();
+        assert_eq!(selected.nic.provider, "softnic");
+        assert!(selected.explanation.starts_with("softnic: this host by shared memory"));
     }
 
     #[test]
-    fn a_device_that_is_named_is_libibverbs_and_nothing_else() {
+    fn selects_libibverbs_for_a_named_device() {
         let selection = Selection { device: Some("no-such-device".into()), ..Selection::default() };
         assert!(selection.wants_ibv());
-        let error = selection.choose().map(|chosen| chosen.explanation).unwrap_err().to_string();
+        let error = selection.open().map(|selected| selected.explanation).unwrap_err().to_string();
         // Depending on the machine, the library, the RDMA support of the kernel or the device is missing.
         assert!(error.contains("no RDMA") || error.contains("libibverbs"), "{error}");
     }
 
     #[test]
-    fn a_client_that_may_not_choose_tries_once() {
+    fn tries_an_explicit_provider_once() {
         let mut tried = Vec::new();
         let result = Selection::softnic().connect(
-            |provider| {
-                tried.push(provider.name());
-                Err::<(), _>("misfit")
+            |nic| {
+                tried.push(nic.provider);
+                Err::<(), _>(farcall_verbs::Error::invalid("test", "misfit"))
             },
             |_| true,
         );
-        assert_eq!((result, tried), (Err("misfit"), vec!["softnic"]));
+        assert!(result.unwrap_err().to_string().contains("misfit"));
+        assert_eq!(tried, ["softnic"]);
     }
 
     #[test]
-    fn other_failures_are_not_tried_again() {
+    fn repeats_no_other_failure() {
         let mut count = 0;
         let result = Selection::default().connect(
             |_| {
                 count += 1;
-                Err::<(), _>("unreachable")
+                Err::<(), _>(farcall_verbs::Error::invalid("test", "unreachable"))
             },
-            |error| *error == "misfit",
+            |error| error.to_string().contains("misfit"),
         );
-        assert_eq!((result, count), (Err("unreachable"), 1));
+        assert!(result.unwrap_err().to_string().contains("unreachable"));
+        assert_eq!(count, 1);
     }
 }

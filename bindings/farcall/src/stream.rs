@@ -3,7 +3,7 @@
 //! - [`StreamListener`] and [`StreamSocket`] have the interface of those of [`std::net`]; a socket can be used with
 //!   poll and epoll ([`StreamOptions::pollable`]).
 //! - `AsyncStreamListener` and `AsyncStream` (feature `tokio`) implement tokio's `AsyncRead` and `AsyncWrite`.
-//! - A [`Nic`] is an open device: `Nic::open(&SoftNic::new())`.
+//! - A [`Nic`](crate::Nic) is an open device: `Nic::open(&SoftNic::new())`.
 //! - [`StreamSocket::operate`] gives access to the underlying [`Stream`], which lends the received bytes
 //!   ([`Stream::fill`]) and allows messages to be composed in the send buffer ([`Stream::write_with`]).
 
@@ -13,10 +13,6 @@ pub use farcall_stream::{
 };
 #[cfg(feature = "tokio")]
 pub use farcall_stream::{AsyncStream, AsyncStreamListener};
-
-/// An open device with the resources that every connection needs, for [`StreamListener::bind`] and
-/// [`StreamSocket::connect`].
-pub use farcall_link::Nic;
 
 /// Wait strategy of a call, for [`StreamOptions::waiting`].
 pub use farcall_link::WaitStrategy;

@@ -3,9 +3,13 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farcall::SoftNic;
 use farcall::rpc::{Call, Client, ClientOptions, HandlerError, Reply, Server, WaitStrategy};
+use farcall::{Nic, SoftNic};
 use serde::{Deserialize, Serialize};
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Counts the allocations of both ends, which are in this process.
 struct Counting;
@@ -84,8 +88,8 @@ fn allocate_what_values_own(waiting: WaitStrategy) {
         }
     };
     let options = || ClientOptions::default().wait_by(waiting);
-    let bytes = Server::builder().waiting(waiting).start(&SoftNic::new(), echo).unwrap();
-    let mut client = Client::connect(&SoftNic::new(), bytes.address().to_string(), options()).unwrap();
+    let bytes = Server::builder().waiting(waiting).start(&nic(), echo).unwrap();
+    let mut client = Client::connect(&nic(), bytes.address().to_string(), options()).unwrap();
     let (request, mut reply) = ([1; 64], Vec::new());
     let of_bytes = of_a_thousand(|| {
         reply.clear();
@@ -93,8 +97,8 @@ fn allocate_what_values_own(waiting: WaitStrategy) {
     });
     assert!(of_bytes <= OTHERS_MAX, "{waiting:?}: {of_bytes} for bytes");
 
-    let typed = Server::builder().waiting(waiting).serve(&SoftNic::new(), LinesServer::new(Adder)).unwrap();
-    let mut client = LinesClient::connect(&SoftNic::new(), typed.address().to_string(), options()).unwrap();
+    let typed = Server::builder().waiting(waiting).serve(&nic(), LinesServer::new(Adder)).unwrap();
+    let mut client = LinesClient::connect(&nic(), typed.address().to_string(), options()).unwrap();
     let line = Line([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
     let of_values = of_a_thousand(|| assert_eq!(client.sum(line).unwrap(), 36.0));
     assert!(of_values <= OTHERS_MAX, "{waiting:?}: {of_values} for values that own nothing");

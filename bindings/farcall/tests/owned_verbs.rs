@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use farcall::SoftNic;
 use farcall::verbs::owned::{
-    Address, AsyncPair, Buffer, Buffers, Completion, Nic, Pair, PostRefused, SharedMemory, Transport,
+    Address, AsyncPair, Buffer, Buffers, Completion, Pair, PostRefused, SharedMemory, Transport,
 };
 use farcall::verbs::{Access, WcStatus};
+use farcall::{Nic, SoftNic};
 
 /// Long enough for any machine under any load.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));

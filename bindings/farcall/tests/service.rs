@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use farcall::SoftNic;
 use farcall::rpc::service::{Failed, ServiceError};
 use farcall::rpc::{
     Call, CallError, Client, ClientOptions, Executed, HandlerError, PerCall, Reply, Server, Status,
     UnknownBecause,
 };
+use farcall::{Nic, SoftNic};
 use serde::{Deserialize, Serialize};
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Time after which a test considers an operation lost.
 const LOST: Duration = Duration::from_secs(60);
@@ -150,7 +154,7 @@ impl World {
         let (runtime, shelf) = (runtime(), Arc::new(Shelf::default()));
         let _inside = runtime.enter();
         let service = LibraryServer::new(Arc::clone(&shelf));
-        let server = Server::builder().serve(&SoftNic::new(), service).unwrap();
+        let server = Server::builder().serve(&nic(), service).unwrap();
         drop(_inside);
         Self { server, shelf, runtime }
     }
@@ -160,7 +164,7 @@ impl World {
     }
 
     fn client(&self) -> LibraryClient {
-        LibraryClient::connect(&SoftNic::new(), self.address(), ClientOptions::default()).unwrap()
+        LibraryClient::connect(&nic(), self.address(), ClientOptions::default()).unwrap()
     }
 }
 
@@ -195,7 +199,7 @@ fn arguments_values_and_errors_arrive_with_their_types() {
 fn runs_waiting_methods_concurrently_and_cancels_with_caller() {
     let world = World::new();
     world.runtime.block_on(async {
-        let nic = SoftNic::new();
+        let nic = nic();
         let client =
             LibraryAsyncClient::connect(&nic, world.address(), ClientOptions::default()).await.unwrap();
         let waits = tokio::spawn({
@@ -252,7 +256,7 @@ fn a_stream_comes_page_by_page_as_it_is_taken() {
 fn streams_are_bounded_and_end_with_their_connection() {
     let world = World::new();
     world.runtime.block_on(async {
-        let nic = SoftNic::new();
+        let nic = nic();
         let client =
             LibraryAsyncClient::connect(&nic, world.address(), ClientOptions::default()).await.unwrap();
         let mut streams = Vec::new();
@@ -318,7 +322,7 @@ mod newer {
 #[test]
 fn a_service_that_differs_is_refused_and_says_which_method() {
     let world = World::new();
-    let (nic, options) = (SoftNic::new(), ClientOptions::default);
+    let (nic, options) = (nic(), ClientOptions::default);
     let refusal = |outcome: Result<(), ServiceError>| match outcome {
         Err(error @ ServiceError::OtherService(_)) => error.to_string(),
         other => panic!("{other:?}"),
@@ -338,7 +342,7 @@ fn a_service_that_differs_is_refused_and_says_which_method() {
 #[test]
 fn each_call_is_checked_not_only_the_first() {
     let world = World::new();
-    let mut bytes = Client::connect(&SoftNic::new(), world.address(), ClientOptions::default()).unwrap();
+    let mut bytes = Client::connect(&nic(), world.address(), ClientOptions::default()).unwrap();
     let mut reply = Vec::new();
     for request in [&b""[..], b"123", b"1234", b"12345678"] {
         let error = bytes.call(1, request, &mut reply).unwrap_err();
@@ -369,7 +373,7 @@ fn a_server_of_bytes_is_no_service() {
         Ok(())
     };
     let refuse = |call: &Call<'_>, _: &mut Reply<'_>| Err(HandlerError::unknown_method(call.method()));
-    let nic = SoftNic::new();
+    let nic = nic();
     for server in [
         Server::builder().start(&nic, move |_| echo).unwrap(),
         Server::builder().start(&nic, move |_| refuse).unwrap(),
@@ -383,6 +387,6 @@ fn a_server_of_bytes_is_no_service() {
 #[test]
 fn async_methods_need_a_runtime_and_say_so() {
     let service = LibraryServer::new(Arc::new(Shelf::default()));
-    let error = Server::builder().serve(&SoftNic::new(), service).err().unwrap();
+    let error = Server::builder().serve(&nic(), service).err().unwrap();
     assert!(error.to_string().contains("Library has async methods"), "{error}");
 }

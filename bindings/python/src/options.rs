@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farcall::binding::{Failure, Options as Plain};
-use farcall::select::{Selection, Wish};
+use farcall::select::{ProviderChoice, Selection};
 use pyo3::prelude::*;
 
 use crate::error::raised;
@@ -33,10 +33,10 @@ impl Options {
         call_timeout: Option<f64>,
         nonblocking: bool,
     ) -> PyResult<Self> {
-        let wish = provider.map(str::parse::<Wish>).transpose();
-        let wish = wish.map_err(|unknown| raised(py, Failure::invalid(unknown)))?.unwrap_or_default();
+        let choice = provider.map(str::parse::<ProviderChoice>).transpose();
+        let choice = choice.map_err(|unknown| raised(py, Failure::invalid(unknown)))?.unwrap_or_default();
         Ok(Self(Plain {
-            selection: Selection { wish, device, gid_index },
+            selection: Selection { provider: choice, device, gid_index },
             preset,
             thread,
             threads,

@@ -2,8 +2,9 @@
 
 use farcall_kv::bypass::{BypassConfig, serve};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
+use farcall_link::Nic;
 use farcall_rpc::{Server, ServerError};
-use farcall_verbs::{Error, Provider};
+use farcall_verbs::Error;
 use serde::{Deserialize, Serialize};
 
 /// A store design of another project.
@@ -121,11 +122,11 @@ impl Rival {
     ///
     /// # Errors
     /// Returns an error if the memory does not suffice or the server does not start.
-    pub fn serve(self, provider: &dyn Provider, address: &str, room: &Room) -> Result<Server, ServerError> {
+    pub fn serve(self, nic: &Nic, address: &str, room: &Room) -> Result<Server, ServerError> {
         let (config, builder) = (self.config(room)?, Server::builder().address(address));
         match self {
-            Self::Pilaf => serve::<Pilaf>(builder, provider, config),
-            Self::Farm | Self::FarmVar => serve::<Farm>(builder, provider, config),
+            Self::Pilaf => serve::<Pilaf>(builder, nic, config),
+            Self::Farm | Self::FarmVar => serve::<Farm>(builder, nic, config),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The kernel may send a request because it has no free memory. All memory of the pager is therefore locked, and its
 //! own memory allocations in the kernel never wait for pages to be written out (PR_SET_IO_FLUSHER).
 
+use farcall_link::Nic;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -14,7 +15,6 @@ use std::time::Duration;
 use farcall_files::{Memory, request_resend, serve_one_file};
 use farcall_memory::{IoError, OpenError};
 use farcall_stats::Block;
-use farcall_verbs::Provider;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
 use thiserror::Error;
@@ -67,7 +67,7 @@ pub fn serve(
     paths: RunPaths,
     device: OwnedFd,
     supervisor: UnixStream,
-    provider: Arc<dyn Provider>,
+    nic: &Nic,
     resume_file_number: Option<i32>,
 ) -> Result<(), PagerError> {
     let (_lock, config) = paths.join().map_err(of("cannot read what is to be paged"))?;
@@ -76,7 +76,7 @@ pub fn serve(
         .map(|number| resume_file::open(paths, number))
         .transpose()
         .map_err(of("cannot open what is kept"))?;
-    let pages = Pages::open(&config, provider, resume_file)?;
+    let pages = Pages::open(&config, nic, resume_file)?;
     if pages.begin(&config)? == SwapInit::Existing {
         request_resend(&device).map_err(of("cannot have the kernel ask again (Linux 6.9)"))?;
     }

@@ -1,5 +1,6 @@
 //! Storage of the pages.
 
+use farcall_link::Nic;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -8,7 +9,6 @@ use farcall_files::Memory;
 use farcall_link::os_random;
 use farcall_memory::membership::{Directory, NODES_MAX, NodeDiscovery};
 use farcall_memory::{ClientConfig, OpenError, PAGE_BYTES, RemoteMemory, SpaceStatus};
-use farcall_verbs::Provider;
 
 use crate::pager::{PagerError, of};
 use crate::pager_memory::PagerMemory;
@@ -33,15 +33,11 @@ pub(crate) enum Pages {
 
 impl Pages {
     /// Opens the memory. Resumes that of the previous pager if the resume file contains its state.
-    pub fn open(
-        config: &Config,
-        provider: Arc<dyn Provider>,
-        resume_file: Option<File>,
-    ) -> Result<Self, PagerError> {
+    pub fn open(config: &Config, nic: &Nic, resume_file: Option<File>) -> Result<Self, PagerError> {
         if config.nodes.is_empty() {
             return Self::open_local(config, resume_file);
         }
-        let memory = Arc::new(open(config, provider, resume_file)?);
+        let memory = Arc::new(open(config, nic, resume_file)?);
         Ok(Self::Nodes { _discovery: join(config, &memory)?, memory })
     }
 
@@ -100,11 +96,7 @@ impl Pages {
     }
 }
 
-fn open(
-    config: &Config,
-    provider: Arc<dyn Provider>,
-    resume_file: Option<File>,
-) -> Result<RemoteMemory, OpenError> {
+fn open(config: &Config, nic: &Nic, resume_file: Option<File>) -> Result<RemoteMemory, OpenError> {
     let config = ClientConfig {
         name: format!("page {}", std::process::id()),
         nodes: config.nodes.iter().map(ToString::to_string).collect(),
@@ -118,8 +110,8 @@ fn open(
         ..ClientConfig::default()
     };
     match resume_file {
-        Some(resume_file) => RemoteMemory::resume(provider, config, resume_file),
-        None => RemoteMemory::open(provider, config),
+        Some(resume_file) => RemoteMemory::resume(nic, config, resume_file),
+        None => RemoteMemory::open(nic, config),
     }
 }
 

@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farcall_drive::{Driver, Stop, WakeQueue};
-use farcall_link::WaitStrategy;
+use farcall_link::{Nic, WaitStrategy};
 use farcall_memory::{ClientConfig, MemoryEndpoint, OpenError, PAGE_BYTES};
 use farcall_shm::fork::Generation;
-use farcall_verbs::{MonotonicClock, Provider};
+use farcall_verbs::MonotonicClock;
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -94,7 +94,8 @@ pub enum RegionError {
 /// }
 /// // A node; in earnest it is another process.
 /// let donated = NodeConfig { slab_bytes: 1 << 20, slabs: 8, ..NodeConfig::default() };
-/// let node = MemoryServer::start(&SoftNic::new(), "127.0.0.1:0", donated)?;
+/// let nic = Nic::open(&SoftNic::new())?;
+/// let node = MemoryServer::start(&nic, "127.0.0.1:0", donated)?;
 /// let memory = ClientConfig {
 ///     nodes: vec![node.address().to_string()],
 ///     size_bytes: 8 << 20,
@@ -103,7 +104,7 @@ pub enum RegionError {
 ///     ..ClientConfig::default()
 /// };
 /// let config = RegionConfig { memory, resident_limit_bytes: 1 << 20, ..RegionConfig::default() };
-/// let mut region = RemoteRegion::open(Arc::new(SoftNic::new()), config)?;
+/// let mut region = RemoteRegion::open(&nic, config)?;
 /// let numbers = region.view_mut::<u64>(0..1_000_000);
 /// for (n, number) in numbers.iter_mut().enumerate() {
 ///     *number = n as u64;
@@ -126,7 +127,7 @@ impl RemoteRegion {
     /// # Errors
     /// Returns an error if the kernel lacks a required feature ([`crate::Preflight`]), a configuration value is out of
     /// range, or no memory node can be used.
-    pub fn open(provider: Arc<dyn Provider>, config: RegionConfig) -> Result<Self, RegionError> {
+    pub fn open(nic: &Nic, config: RegionConfig) -> Result<Self, RegionError> {
         let RegionConfig { memory, resident_limit_bytes, read_ahead_pages } = config;
         let page = PAGE_BYTES as u64;
         let ranges = [
@@ -143,7 +144,7 @@ impl RemoteRegion {
         let resident = (resident_limit_bytes / page) as usize;
         let limits = Limits { resident, ahead: read_ahead_pages, patience };
         let clock = MonotonicClock::new();
-        let memory = MemoryEndpoint::open(&provider, memory, clock)?;
+        let memory = MemoryEndpoint::open(nic, memory, clock)?;
         let slots = 1 + limits.staging() as usize;
         let (paged, fault_mode) = PagedMemory::new(memory.size_bytes() as usize, slots)?;
         let (inbox, stop) = (WakeQueue::new()?, Stop::new()?);
@@ -165,11 +166,11 @@ impl RemoteRegion {
     /// # Errors
     /// Returns the errors of [`RemoteRegion::open`], and an error if the snapshot is damaged or of a larger region.
     pub fn open_snapshot(
-        provider: Arc<dyn Provider>,
+        nic: &Nic,
         config: RegionConfig,
         path: impl AsRef<Path>,
     ) -> Result<Self, RegionError> {
-        let mut region = Self::open(provider, config)?;
+        let mut region = Self::open(nic, config)?;
         let room_bytes = region.len_bytes() as u64;
         let bytes = region.bytes_mut();
         snapshot::read_file(path.as_ref(), room_bytes, |page, of_page| {

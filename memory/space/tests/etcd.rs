@@ -7,9 +7,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use etcd_server::{EtcdServer, LOST, until};
+use farcall_link::Nic;
 use farcall_memory::membership::{Directory, NodeDiscovery, Registration};
 use farcall_memory::{ClientConfig, MemoryServer, NodeConfig, PAGE_BYTES, RemoteMemory};
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 fn directory(etcd: &EtcdServer) -> Directory {
     etcd.directory("test").parse().unwrap()
@@ -17,7 +22,7 @@ fn directory(etcd: &EtcdServer) -> Directory {
 
 fn node() -> MemoryServer {
     let donated = NodeConfig { slab_bytes: 1 << 20, slabs: 8, ..NodeConfig::default() };
-    MemoryServer::start(&SoftNic::new(), "127.0.0.1:0", donated).unwrap()
+    MemoryServer::start(&nic(), "127.0.0.1:0", donated).unwrap()
 }
 
 #[test]
@@ -38,7 +43,7 @@ fn lists_registered_nodes_and_keeps_used_ones_without_etcd() {
         patience: LOST,
         ..ClientConfig::default()
     };
-    let memory = Arc::new(RemoteMemory::open(Arc::new(SoftNic::new()), config).unwrap());
+    let memory = Arc::new(RemoteMemory::open(&nic(), config).unwrap());
     memory.write(0, &[1; 3 * PAGE_BYTES]).unwrap();
     assert_eq!(memory.status().degraded, 1, "one node cannot have two replicas");
     let joining = NodeDiscovery::start(directory.clone(), &memory).unwrap();

@@ -2,16 +2,19 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use farcall_link::Nic;
 use farcall_link::SplitMix64;
 use farcall_memory::wire::{NodeStatus, Reply, Request};
 use farcall_memory::*;
 use farcall_softnic::SoftNic;
-use farcall_verbs::Provider;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Deadline of a wait, longer than any pause of a busy machine.
 const LOST: Duration = Duration::from_secs(600);
@@ -20,10 +23,6 @@ const NODES: &str = "FARCALL_TEST_NODES";
 const SLAB_BYTES: usize = 16 * PAGE_BYTES;
 const PAGES: usize = 64;
 const SIZE_BYTES: u64 = (PAGES * PAGE_BYTES) as u64;
-
-fn provider() -> Arc<dyn Provider> {
-    Arc::new(SoftNic::new())
-}
 
 /// Lease term longer than any pause of the machine.
 const LONG: Duration = Duration::from_secs(3_000);
@@ -48,7 +47,7 @@ fn child_entry() {
                 term: Duration::from_millis(term_ms.parse().unwrap()),
                 ..NodeConfig::default()
             };
-            let server = MemoryServer::start(&SoftNic::new(), "127.0.0.1:0", donated).unwrap();
+            let server = MemoryServer::start(&nic(), "127.0.0.1:0", donated).unwrap();
             println!("serving on <{}>", server.address());
             std::thread::sleep(LOST);
         }
@@ -59,7 +58,7 @@ fn child_entry() {
 fn be_client() {
     let nodes = std::env::var(NODES).unwrap().split(' ').map(str::to_owned).collect();
     let patience = Duration::from_secs(1);
-    let memory = RemoteMemory::open(provider(), ClientConfig { patience, ..config(nodes, 1) }).unwrap();
+    let memory = RemoteMemory::open(&nic(), ClientConfig { patience, ..config(nodes, 1) }).unwrap();
     let mut turns = 0_u64;
     loop {
         turns += 1;
@@ -139,7 +138,7 @@ impl NodeProcess {
     }
 
     fn call_node(&self, request: &Request) -> Reply {
-        call_node(&SoftNic::new(), &self.address, request).unwrap()
+        call_node(&nic(), &self.address, request).unwrap()
     }
 
     fn status(&self) -> NodeStatus {
@@ -233,7 +232,7 @@ fn loses_no_page_while_a_replica_is_left_then_reports_errors() {
     let mut nodes: Vec<NodeProcess> = (0..3).map(|_| NodeProcess::start(16, LONG)).collect();
     let suspect_after = Duration::from_millis(100);
     let config = ClientConfig { suspect_after, patience: LONG, ..config(addresses(&nodes), 2) };
-    let memory = RemoteMemory::open(provider(), config).unwrap();
+    let memory = RemoteMemory::open(&nic(), config).unwrap();
     let lives = lives();
     under_load(&memory, &lives, || until_whole(&memory));
     under_load(&memory, &lives, || {
@@ -253,7 +252,7 @@ fn loses_no_page_while_a_replica_is_left_then_reports_errors() {
         patience: Duration::from_millis(500),
         ..self::config(vec![nodes[2].address.clone()], 1)
     };
-    let memory = RemoteMemory::open(provider(), last).unwrap();
+    let memory = RemoteMemory::open(&nic(), last).unwrap();
     memory.write(0, &page_bytes(0, 1)).unwrap();
     nodes[2].other.kill();
     let mut found = vec![7; PAGE_BYTES];
@@ -268,7 +267,7 @@ fn replaces_a_crashed_node_by_a_joining_one() {
     let suspect_after = Duration::from_millis(100);
     let addresses = addresses(&nodes);
     let config = ClientConfig { suspect_after, nodes_max: 2, ..config(addresses[..1].to_vec(), 2) };
-    let memory = RemoteMemory::open(provider(), config).unwrap();
+    let memory = RemoteMemory::open(&nic(), config).unwrap();
     let lives = lives();
     under_load(&memory, &lives, || {
         until("one node has all it can", || memory.status().extents == PAGES * PAGE_BYTES / SLAB_BYTES);
@@ -301,7 +300,7 @@ fn ignores_writes_after_lease_expiry() {
         client.signal(Signal::CONT);
         until("it writes again", || node.status().holders.iter().any(|holder| holder.slabs == 1));
     }
-    let memory = RemoteMemory::open(provider(), config(vec![node.address.clone()], 1)).unwrap();
+    let memory = RemoteMemory::open(&nic(), config(vec![node.address.clone()], 1)).unwrap();
     let bytes: Vec<u8> = (0..SLAB_BYTES / PAGE_BYTES).flat_map(|page| page_bytes(page, 1)).collect();
     let has_written = memory.write(0, &bytes).is_ok();
     assert!(has_written && node.held() == 1);
@@ -317,7 +316,7 @@ fn ignores_writes_after_lease_expiry() {
 
 /// Returns whether a node grants a slab to a new client.
 fn has_room(address: &str) -> bool {
-    let call_node = |request: &Request| call_node(&SoftNic::new(), address, request);
+    let call_node = |request: &Request| call_node(&nic(), address, request);
     let Ok(Reply::Leased { lease, .. }) =
         call_node(&Request::Lease { version: wire::VERSION, name: "new".into() })
     else {
@@ -338,7 +337,7 @@ fn has_room(address: &str) -> bool {
 fn polls_by_callers_while_threads_compete() {
     let node = NodeProcess::start(8, LONG);
     let config = ClientConfig { caller_polling: false, ..config(vec![node.address.clone()], 1) };
-    let memory = RemoteMemory::open(provider(), config).unwrap();
+    let memory = RemoteMemory::open(&nic(), config).unwrap();
     let bytes = page_bytes(0, 1);
     memory.write(0, &bytes).unwrap();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -365,7 +364,7 @@ fn polls_by_callers_while_threads_compete() {
 fn returns_node_memory_under_load() {
     // A client learns of the drain when it renews its lease.
     let nodes: Vec<NodeProcess> = (0..3).map(|_| NodeProcess::start(16, Duration::from_secs(10))).collect();
-    let memory = RemoteMemory::open(provider(), config(addresses(&nodes), 2)).unwrap();
+    let memory = RemoteMemory::open(&nic(), config(addresses(&nodes), 2)).unwrap();
     let lives = lives();
     under_load(&memory, &lives, || until_whole(&memory));
     for node in &nodes {
@@ -381,7 +380,7 @@ fn returns_node_memory_under_load() {
 #[test]
 fn returns_all_slabs_when_a_client_closes() {
     let nodes: Vec<NodeProcess> = (0..2).map(|_| NodeProcess::start(16, LONG)).collect();
-    let memory = RemoteMemory::open(provider(), config(addresses(&nodes), 2)).unwrap();
+    let memory = RemoteMemory::open(&nic(), config(addresses(&nodes), 2)).unwrap();
     memory.write(0, &vec![1; SIZE_BYTES as usize]).unwrap();
     assert!(nodes.iter().all(|node| node.held() == (PAGES * PAGE_BYTES / SLAB_BYTES) as u32));
     drop(memory);
@@ -398,7 +397,7 @@ fn rejects_old_leases_after_a_node_restart() {
     node.other.kill();
     let again = NodeProcess::start(4, LONG);
     assert_ne!(again.status().incarnation, incarnation);
-    let refused = call_node(&SoftNic::new(), &again.address, &Request::Grant { lease, slab: 1 });
+    let refused = call_node(&nic(), &again.address, &Request::Grant { lease, slab: 1 });
     let is_unknown = |failed: &NodeCallError| matches!(failed, NodeCallError::Refused(refusal) if refusal.kind == wire::RefusalKind::UnknownLease);
     assert!(refused.as_ref().is_err_and(is_unknown), "{refused:?}");
 }
@@ -406,13 +405,13 @@ fn rejects_old_leases_after_a_node_restart() {
 #[test]
 fn explains_why_remote_memory_cannot_be_opened() {
     let config = config(vec!["127.0.0.1:1".into()], 1);
-    let error = RemoteMemory::open(provider(), config).err().unwrap().to_string();
+    let error = RemoteMemory::open(&nic(), config).err().unwrap().to_string();
     assert!(error.contains("127.0.0.1:1") && error.contains("is the server running"), "{error}");
     let wrong = ClientConfig { size_bytes: 5_000, ..self::config(vec!["x".into()], 1) };
-    let error = RemoteMemory::open(provider(), wrong).err().unwrap().to_string();
+    let error = RemoteMemory::open(&nic(), wrong).err().unwrap().to_string();
     assert!(error.contains("size_bytes is 5000: make it a multiple of 4096"), "{error}");
     let large = ClientConfig { size_bytes: 1 << 50, ..self::config(vec!["x".into()], 1) };
-    let error = RemoteMemory::open(provider(), large).err().unwrap().to_string();
+    let error = RemoteMemory::open(&nic(), large).err().unwrap().to_string();
     assert!(error.contains("size_bytes / slab_bytes is 17179869184: from 1 to 65536"), "{error}");
 }
 
@@ -427,7 +426,7 @@ fn share_an_address_space(caller_polling: bool) {
     const TURNS: usize = 400;
     let nodes = [NodeProcess::start(64, LONG), NodeProcess::start(64, LONG)];
     let config = ClientConfig { caller_polling, ..config(addresses(&nodes), 2) };
-    let memory = RemoteMemory::open(provider(), config).unwrap();
+    let memory = RemoteMemory::open(&nic(), config).unwrap();
     // These ranges do not end at page boundaries, so two threads share a page.
     let own_bytes = SIZE_BYTES as usize / THREADS / 2 + 100;
     std::thread::scope(|scope| {

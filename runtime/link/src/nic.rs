@@ -8,11 +8,14 @@ use farcall_verbs::{
 
 use crate::Entropy;
 
-/// A device, one protection domain on it, and the address by which peers reach its queue pairs.
+/// An open device, one protection domain on it, and the address by which peers reach its queue pairs. Clones share
+/// them.
 #[derive(Clone)]
 pub struct Nic {
     /// Name of its provider.
     pub provider: &'static str,
+    /// Name of the device.
+    pub device: Arc<str>,
     /// The opened device.
     pub context: Arc<dyn Context>,
     /// The protection domain of all objects created here.
@@ -35,18 +38,18 @@ impl Nic {
         let device = devices.first().ok_or_else(|| {
             Error::invalid("open device", format!("provider {} has no device", provider.name()))
         })?;
-        Self::of(provider.name(), device.open()?)
+        Self::of(provider.name(), device.name(), device.open()?)
     }
 
     /// Creates a `Nic` from an opened device.
     ///
     /// # Errors
     /// If it has no active port with a GID, or a protection domain cannot be allocated.
-    pub fn of(provider: &'static str, context: Arc<dyn Context>) -> Result<Self> {
+    pub fn of(provider: &'static str, device: &str, context: Arc<dyn Context>) -> Result<Self> {
         let port = PortChoice::automatic(&*context)?;
         let pd = context.alloc_pd()?;
         let attr = context.query_device()?;
-        Ok(Self { provider, context, pd, port, attr, entropy: Entropy::System })
+        Ok(Self { provider, device: device.into(), context, pd, port, attr, entropy: Entropy::System })
     }
 
     /// Returns the current GID of the port: addresses of this host may have changed since the port was chosen.

@@ -7,6 +7,7 @@
 use std::time::Instant;
 
 use farcall_kv::pilaf::{PilafClient, PilafConfig, serve};
+use farcall_link::Nic;
 use farcall_rpc::Server;
 use farcall_softnic::SoftNic;
 
@@ -22,9 +23,10 @@ fn key(number: u32) -> [u8; 16] {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let server = serve(Server::builder(), &SoftNic::new(), PilafConfig::default().entries(ENTRIES))?;
+    let nic = Nic::open(&SoftNic::new())?;
+    let server = serve(Server::builder(), &nic, PilafConfig::default().entries(ENTRIES))?;
     let address = server.address().to_string();
-    let mut store = PilafClient::connect(&SoftNic::new(), &address, PilafClient::options())?;
+    let mut store = PilafClient::connect(&nic, &address, PilafClient::options())?;
 
     let start = Instant::now();
     for number in 0..KEYS {

@@ -20,9 +20,10 @@
 //! use farcall_softnic::SoftNic;
 //!
 //! let config = FarmConfig::default().inline_bytes(64);
-//! let server = serve(Server::builder(), &SoftNic::new(), config)?;
+//! let nic = Nic::open(&SoftNic::new())?;
+//! let server = serve(Server::builder(), &nic, config)?;
 //! let address = server.address().to_string();
-//! let mut store = FarmClient::connect(&SoftNic::new(), &address, FarmClient::options())?;
+//! let mut store = FarmClient::connect(&nic, &address, FarmClient::options())?;
 //! store.put(b"greeting", b"hello")?;
 //! let mut value = Vec::new();
 //! assert!(store.get(b"greeting", &mut value)?);
@@ -30,8 +31,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use farcall_link::Nic;
 use farcall_rpc::{Server, ServerBuilder, ServerError};
-use farcall_verbs::Provider;
 
 use crate::bypass::{self, BypassClient, Scheme, sealed};
 pub use crate::bypass::{BypassConfig as FarmConfig, BypassError as FarmError, ReadCounters};
@@ -57,10 +58,6 @@ pub type FarmClient = BypassClient<Farm>;
 ///
 /// # Errors
 /// If the sizes are invalid, memory cannot be allocated, or the server does not start.
-pub fn serve(
-    builder: ServerBuilder,
-    provider: &dyn Provider,
-    config: FarmConfig,
-) -> Result<Server, ServerError> {
-    bypass::serve::<Farm>(builder, provider, config)
+pub fn serve(builder: ServerBuilder, nic: &Nic, config: FarmConfig) -> Result<Server, ServerError> {
+    bypass::serve::<Farm>(builder, nic, config)
 }

@@ -9,9 +9,10 @@
 //! use farcall_rpc::Server;
 //! use farcall_softnic::SoftNic;
 //!
-//! let server = serve(Server::builder(), &SoftNic::new(), PilafConfig::default())?;
+//! let nic = Nic::open(&SoftNic::new())?;
+//! let server = serve(Server::builder(), &nic, PilafConfig::default())?;
 //! let address = server.address().to_string();
-//! let mut store = PilafClient::connect(&SoftNic::new(), &address, PilafClient::options())?;
+//! let mut store = PilafClient::connect(&nic, &address, PilafClient::options())?;
 //! store.put(b"greeting", b"hello")?;
 //! let mut value = Vec::new();
 //! assert!(store.get(b"greeting", &mut value)?);
@@ -19,8 +20,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use farcall_link::Nic;
 use farcall_rpc::{Server, ServerBuilder, ServerError};
-use farcall_verbs::Provider;
 
 use crate::bypass::{self, BypassClient, Scheme, sealed};
 pub use crate::bypass::{BypassConfig as PilafConfig, BypassError as PilafError, ReadCounters};
@@ -47,10 +48,6 @@ pub type PilafClient = BypassClient<Pilaf>;
 ///
 /// # Errors
 /// If the sizes are invalid, memory cannot be allocated, or the server does not start.
-pub fn serve(
-    builder: ServerBuilder,
-    provider: &dyn Provider,
-    config: PilafConfig,
-) -> Result<Server, ServerError> {
-    bypass::serve::<Pilaf>(builder, provider, config)
+pub fn serve(builder: ServerBuilder, nic: &Nic, config: PilafConfig) -> Result<Server, ServerError> {
+    bypass::serve::<Pilaf>(builder, nic, config)
 }

@@ -13,13 +13,17 @@ use farcall_softnic::SoftNic;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
+
 fn server<S: Scheme>(config: BypassConfig) -> Server {
-    serve::<S>(Server::builder(), &SoftNic::new(), config).unwrap()
+    serve::<S>(Server::builder(), &nic(), config).unwrap()
 }
 
 fn client<S: Scheme>(server: &Server) -> BypassClient<S> {
     let address = server.address().to_string();
-    BypassClient::connect(&SoftNic::new(), &address, BypassClient::<S>::options()).unwrap()
+    BypassClient::connect(&nic(), &address, BypassClient::<S>::options()).unwrap()
 }
 
 fn get<S: Scheme>(client: &mut BypassClient<S>, key: &[u8]) -> Option<Vec<u8>> {
@@ -84,10 +88,9 @@ fn one_stores_another_reads<S: Scheme>(inline_bytes: u32) {
 fn full_store_refuses<S: Scheme>(inline_bytes: u32) {
     let config = BypassConfig::default().entries(64).extents_bytes(1 << 16).value_max_bytes(1 << 12);
     let config = config.inline_bytes(inline_bytes);
-    let nic = Nic::open(&SoftNic::new()).unwrap();
     // A fixed seed, because the capacity of a small store depends on it.
-    let with_store = move |parts: ResponderParts| parts.with(Service::<S>::new(nic.clone(), config, 1)?);
-    let server = Server::builder().start_endpoints(&SoftNic::new(), with_store).unwrap();
+    let with_store = move |parts: ResponderParts| parts.with(Service::<S>::new(nic(), config, 1)?);
+    let server = Server::builder().start_endpoints(&nic(), with_store).unwrap();
     let mut store = client::<S>(&server);
     let mut stored = 0_u32;
     let refused = loop {
@@ -183,9 +186,8 @@ fn chains_keys_of_a_full_neighbourhood_at_one_more_read() {
 fn rejects_a_client_of_another_store_type() {
     let server = server::<Pilaf>(BypassConfig::default());
     let address = server.address().to_string();
-    let refused = BypassClient::<Farm>::connect(&SoftNic::new(), &address, BypassClient::<Farm>::options())
-        .err()
-        .unwrap();
+    let refused =
+        BypassClient::<Farm>::connect(&nic(), &address, BypassClient::<Farm>::options()).err().unwrap();
     assert!(refused.to_string().contains("its index is of another kind"), "{refused}");
 }
 
@@ -322,7 +324,7 @@ fn continues_after_a_restart<S: Scheme>(inline_bytes: u32) {
     store.put(b"key", b"value").unwrap();
     drop(first);
     let builder = || Server::builder().address(address.to_string());
-    let second = serve::<S>(builder(), &SoftNic::new(), config).unwrap();
+    let second = serve::<S>(builder(), &nic(), config).unwrap();
     assert_eq!(get(&mut store, b"key"), None, "it is another store");
     store.put(b"key", b"again").unwrap();
     assert_eq!(get(&mut store, b"key").as_deref(), Some(&b"again"[..]));
@@ -334,7 +336,7 @@ fn garbage_is_refused<S: Scheme>(inline_bytes: u32) {
     let mut store = client::<S>(&server);
     store.put(b"key", b"value").unwrap();
     let mut calls =
-        Client::connect(&SoftNic::new(), server.address().to_string(), BypassClient::<S>::options()).unwrap();
+        Client::connect(&nic(), server.address().to_string(), BypassClient::<S>::options()).unwrap();
     let mut random = ChaCha8Rng::seed_from_u64(1);
     for round in 0..150_u32 {
         let (method, len) = (random.random_range(0..7_u16), random.random_range(0..60));

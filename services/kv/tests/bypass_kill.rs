@@ -11,11 +11,16 @@ use std::time::Duration;
 
 use farcall_kv::bypass::{BypassClient, BypassConfig, BypassError, Scheme, serve};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
+use farcall_link::Nic;
 use farcall_rpc::Server;
 use farcall_softnic::SoftNic;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Signal, set_parent_process_death_signal};
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 const STORE: &str = "FARCALL_TEST_STORE";
 const ADDRESS: &str = "FARCALL_TEST_ADDRESS";
@@ -33,9 +38,9 @@ fn child_entry() {
     let builder = Server::builder().address(std::env::var(ADDRESS).unwrap());
     let config = BypassConfig::default().entries(256);
     let server = if store == Pilaf::NAME {
-        serve::<Pilaf>(builder, &SoftNic::new(), config)
+        serve::<Pilaf>(builder, &nic(), config)
     } else {
-        serve::<Farm>(builder, &SoftNic::new(), config.inline_bytes(100))
+        serve::<Farm>(builder, &nic(), config.inline_bytes(100))
     };
     let server = server.unwrap();
     println!("serving on <{}>", server.address());
@@ -141,7 +146,7 @@ fn kills<S: Scheme>() {
         .probe(false)
         .connect_timeout(Duration::from_secs(1))
         .reconnect_timeout(Duration::from_secs(3_600));
-    let mut store = BypassClient::<S>::connect(&SoftNic::new(), &server.address, options).unwrap();
+    let mut store = BypassClient::<S>::connect(&nic(), &server.address, options).unwrap();
     let first_life = store.calls().server_incarnation();
     let (stop, values_read) = (AtomicBool::new(false), AtomicU64::new(0));
     // Servers exit with the thread that started them, so this thread kills them and another one reads.

@@ -7,8 +7,13 @@ use std::time::Duration;
 use farcall_kv::client::{Change, KvClient, KvConnectError, KvError, Write};
 use farcall_kv::store::{Config, Counter, Partition, PutMode};
 use farcall_kv::wire::{ReplySink, Service};
+use farcall_link::Nic;
 use farcall_rpc::{Call, CallError, ClientOptions, Executed, Handler, HandlerError, Reply, Server};
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 struct Store(Service);
 
@@ -51,7 +56,7 @@ fn serve(address: &str, partitions: &[(u32, u32)], evict: bool) -> Server {
     let server = Server::builder().address(address).threads(partitions.len() as u16);
     let store =
         move |thread: u16| Store(Service::new(stores.lock().unwrap()[usize::from(thread)].take().unwrap()));
-    server.start(&SoftNic::new(), store).unwrap()
+    server.start(&nic(), store).unwrap()
 }
 
 fn options() -> ClientOptions {
@@ -59,7 +64,7 @@ fn options() -> ClientOptions {
 }
 
 fn client(server: &Server) -> KvClient {
-    KvClient::connect(&SoftNic::new(), &server.address().to_string(), &options()).unwrap()
+    KvClient::connect(&nic(), &server.address().to_string(), &options()).unwrap()
 }
 
 #[test]
@@ -170,7 +175,7 @@ fn refusals_are_typed_and_change_nothing() {
 #[test]
 fn servers_that_contradict_themselves_or_change_are_noticed() {
     let liar = serve("127.0.0.1:0", &[(0, 2), (1, 3)], true);
-    let error = KvClient::connect(&SoftNic::new(), &liar.address().to_string(), &options()).err().unwrap();
+    let error = KvClient::connect(&nic(), &liar.address().to_string(), &options()).err().unwrap();
     assert!(
         matches!(error, KvConnectError::Disagreement { thread: 1, partitions: 3, expected: 2, .. }),
         "{error:?}"

@@ -3,8 +3,13 @@
 use farcall_kv::client::{KvClient, KvError, Write};
 use farcall_kv::memcached::client::{Client as SocketClient, ClientError};
 use farcall_kv::server::KvServer;
+use farcall_link::Nic;
 use farcall_rpc::{Broken, CallError, Client, ClientOptions, Dispatcher, ServerThread, UnknownBecause};
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Runs `work` in a forked child. Returns whether it succeeded; a child that hangs is killed after 30 seconds.
 fn ends_well_in_child(work: impl FnOnce()) -> bool {
@@ -25,14 +30,14 @@ fn ends_well_in_child(work: impl FnOnce()) -> bool {
 
 fn server() -> KvServer {
     let any = "127.0.0.1:0".parse().unwrap();
-    KvServer::builder().tcp(any).rpc(any, &SoftNic::new()).start().unwrap()
+    KvServer::builder().tcp(any).rpc(any, &nic()).start().unwrap()
 }
 
 #[test]
 fn rejects_a_store_client_in_a_forked_child_only() {
     let server = server();
     let address = server.rpc_address().unwrap().to_string();
-    let mut by_rpc = Some(KvClient::connect(&SoftNic::new(), &address, &ClientOptions::default()).unwrap());
+    let mut by_rpc = Some(KvClient::connect(&nic(), &address, &ClientOptions::default()).unwrap());
     let mut by_socket = Some(SocketClient::connect_tcp(server.tcp_addresses()[0]).unwrap());
     by_rpc.as_mut().unwrap().put(b"key", Write::of(b"value")).unwrap();
     let child_ended_well = ends_well_in_child(|| {
@@ -54,7 +59,7 @@ fn rejects_a_store_client_in_a_forked_child_only() {
 fn ends_calls_in_flight_in_a_forked_child_only() {
     let server = server();
     let address = server.rpc_address().unwrap().to_string();
-    let mut client = Client::connect(&SoftNic::new(), address, ClientOptions::default()).unwrap();
+    let mut client = Client::connect(&nic(), address, ClientOptions::default()).unwrap();
     // The method does not exist in the store; the error is a reply.
     let call = client.submit(u16::MAX, b"").unwrap();
     let child_ended_well = ends_well_in_child(|| {
@@ -76,7 +81,7 @@ fn ends_calls_in_flight_in_a_forked_child_only() {
 fn rejects_requesters_in_a_forked_child_only() {
     let server = server();
     let servers = [ServerThread { address: server.rpc_address().unwrap().to_string(), thread: 0 }];
-    let dispatcher = Dispatcher::start(&SoftNic::new(), &servers, ClientOptions::default()).unwrap();
+    let dispatcher = Dispatcher::start(&nic(), &servers, ClientOptions::default()).unwrap();
     let mut requester = dispatcher.requester(2).unwrap();
     let call = requester.submit(0, u16::MAX, b"").unwrap();
     let mut dispatcher = Some(dispatcher);

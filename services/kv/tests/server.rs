@@ -9,10 +9,15 @@ use farcall_kv::memcached::client::Client;
 use farcall_kv::server::{KvServer, KvServerBuilder, KvServerError};
 use farcall_kv::store::PutMode;
 use farcall_kv::wire::{Request, decode_item, decode_ping_reply};
+use farcall_link::Nic;
 use farcall_rpc::{CallError, Client as RpcClient, ClientOptions};
 use farcall_softnic::SoftNic;
 
-fn builder<'p>(name: &str) -> KvServerBuilder<'p> {
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
+
+fn builder(name: &str) -> KvServerBuilder {
     KvServer::builder().tcp(any_port()).unix(socket(name)).memory_bytes(32 << 20)
 }
 
@@ -48,7 +53,7 @@ fn serves_one_store_at_both_front_ends_with_any_partitions() {
 fn rpc_clients(address: SocketAddr) -> (Router, Vec<RpcClient>) {
     let connect = |thread| {
         let options = ClientOptions::default().probe(false).thread(thread);
-        RpcClient::connect(&SoftNic::new(), address.to_string(), options).unwrap()
+        RpcClient::connect(&nic(), address.to_string(), options).unwrap()
     };
     let mut first = connect(0);
     let router = decode_ping_reply(&call(&mut first, Request::Ping).unwrap()).unwrap().router();
@@ -67,7 +72,7 @@ fn call(client: &mut RpcClient, request: Request<'_>) -> Result<Vec<u8>, CallErr
 #[test]
 fn serves_one_store_to_rpc_and_memcached_clients() {
     for partitions in [1, 3] {
-        let server = builder("rpc").partitions(partitions).rpc(any_port(), &SoftNic::new()).start().unwrap();
+        let server = builder("rpc").partitions(partitions).rpc(any_port(), &nic()).start().unwrap();
         let mut tcp = Client::connect_tcp(server.tcp_addresses()[0]).unwrap();
         let (router, mut clients) = rpc_clients(server.rpc_address().unwrap());
         assert_eq!(clients.len(), partitions as usize);
@@ -102,7 +107,7 @@ fn serves_one_store_to_rpc_and_memcached_clients() {
 
 #[test]
 fn an_idle_thread_sleeps_and_wakes_for_both_kinds_of_clients() {
-    let server = builder("idle").partitions(2).rpc(any_port(), &SoftNic::new()).start().unwrap();
+    let server = builder("idle").partitions(2).rpc(any_port(), &nic()).start().unwrap();
     let mut tcp = Client::connect_tcp(server.tcp_addresses()[0]).unwrap();
     let (_, mut clients) = rpc_clients(server.rpc_address().unwrap());
     for round in 0..5u8 {

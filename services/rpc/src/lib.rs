@@ -14,11 +14,12 @@
 //!     reply.extend_from_slice(call.payload());
 //!     Ok(())
 //! };
-//! let server = Server::builder().start(&SoftNic::new(), move |_thread| echo)?;
+//! let nic = Nic::open(&SoftNic::new())?;
+//! let server = Server::builder().start(&nic, move |_thread| echo)?;
 //!
 //! // A client, here or in another process.
 //! let address = server.address().to_string();
-//! let mut client = Client::connect(&SoftNic::new(), address, ClientOptions::default())?;
+//! let mut client = Client::connect(&nic, address, ClientOptions::default())?;
 //! let mut reply = Vec::new();
 //! client.call(1, b"hello", &mut reply)?;
 //! assert_eq!(reply, b"hello");

@@ -5,11 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use farcall_link::Nic;
 use farcall_link::{PRESETS, Preset};
 use farcall_rpc::wire::Status;
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 use tokio::sync::Semaphore;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Deadline of every wait: afterwards a test fails.
 const LOST: Duration = Duration::from_secs(60);
@@ -63,13 +68,13 @@ impl Service {
     fn serve(&self) -> Server {
         let service = self.clone();
         let handler = move |call: OwnedCall| service.clone().answer(call);
-        Server::builder().start_async(&SoftNic::new(), handler).unwrap()
+        Server::builder().start_async(&nic(), handler).unwrap()
     }
 }
 
 async fn connect(server: &Server, options: ClientOptions) -> AsyncClient {
     let options = options.connect_timeout(Duration::from_secs(20));
-    AsyncClient::connect(&SoftNic::new(), server.address().to_string(), options).await.unwrap()
+    AsyncClient::connect(&nic(), server.address().to_string(), options).await.unwrap()
 }
 
 async fn eventually(what: &str, is_so: impl Fn() -> bool) {
@@ -152,7 +157,7 @@ async fn a_blocking_client_that_waits_for_an_answer_is_woken() {
         let address = server.address().to_string();
         let blocked = tokio::task::spawn_blocking(move || {
             let options = ClientOptions::preset(preset).unwrap();
-            let mut client = Client::connect(&SoftNic::new(), &address, options).unwrap();
+            let mut client = Client::connect(&nic(), &address, options).unwrap();
             let mut reply = Vec::new();
             client.call(WAIT, b"woken", &mut reply).unwrap();
             assert_eq!(reply, b"woken", "{preset}");

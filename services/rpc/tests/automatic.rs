@@ -1,9 +1,14 @@
 //! Clients that leave the choice of verbs to the library.
 
+use farcall_link::Nic;
 use farcall_link::{PRESETS, Preset};
 use farcall_rpc::tune::{LinkProfile, Posting, ReadCost};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 fn preset(name: &str) -> &'static Preset {
     PRESETS.iter().find(|preset| preset.name == name).unwrap()
@@ -17,7 +22,7 @@ fn server_of(presets: &[&str]) -> Server {
         Ok(())
     };
     let config = ResponderConfig::default().presets(presets);
-    Server::builder().config(config).start(&SoftNic::new(), move |_| echo).unwrap()
+    Server::builder().config(config).start(&nic(), move |_| echo).unwrap()
 }
 
 fn server() -> Server {
@@ -25,7 +30,7 @@ fn server() -> Server {
 }
 
 fn connect(server: &Server, options: ClientOptions) -> Result<Client, ConnectError> {
-    Client::connect(&SoftNic::new(), server.address().to_string(), options)
+    Client::connect(&nic(), server.address().to_string(), options)
 }
 
 fn echoes(client: &mut Client) {
@@ -119,8 +124,7 @@ async fn a_task_chooses_as_a_thread_does() {
     for (offered, taken) in [(&["rf-rpc", "server-reply"][..], "rf-rpc"), (&["send-write"], "send-write")] {
         let server = server_of(offered);
         let options = ClientOptions::default().profile(Some(profile_for("rf-rpc")));
-        let client =
-            AsyncClient::connect(&SoftNic::new(), server.address().to_string(), options).await.unwrap();
+        let client = AsyncClient::connect(&nic(), server.address().to_string(), options).await.unwrap();
         assert_eq!(client.decision().unwrap().preset(), taken);
         assert_eq!(client.call(1, b"x").await.unwrap(), b"x");
     }

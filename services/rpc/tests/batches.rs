@@ -11,6 +11,10 @@ use farcall_softnic::SoftNic;
 use farcall_verbs::{Endpoint, Progress};
 use support::{ECHO, LOST, MAKE, PANIC, Patience, REFUSE, World, pattern};
 
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
+
 /// Outcome of a call.
 type Outcome = (CallId, Result<Vec<u8>, CallError>);
 
@@ -331,11 +335,11 @@ fn the_automatic_size_grows_while_calls_are_quick() {
 
 #[test]
 fn a_blocking_client_sends_what_it_has_gathered_when_it_waits() {
-    let server = Server::builder().start(&SoftNic::new(), |_| echo).unwrap();
+    let server = Server::builder().start(&nic(), |_| echo).unwrap();
     let address = server.address().to_string();
     let batch = BatchConfig::fixed(100).wait_us(u32::MAX);
     let options = ClientOptions::default().batch(batch);
-    let mut client = Client::connect(&SoftNic::new(), address, options).unwrap();
+    let mut client = Client::connect(&nic(), address, options).unwrap();
     let calls = [b"a", b"b", b"c"].map(|payload| client.submit(1, payload).unwrap());
     for (call, payload) in calls.into_iter().zip([b"a", b"b", b"c"]) {
         let done = client.wait().unwrap();
@@ -351,12 +355,12 @@ fn a_blocking_client_sends_what_it_has_gathered_when_it_waits() {
 #[cfg(feature = "tokio")]
 #[test]
 fn calls_of_tasks_travel_together() {
-    let server = Server::builder().start(&SoftNic::new(), |_| echo).unwrap();
+    let server = Server::builder().start(&nic(), |_| echo).unwrap();
     let address = server.address().to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let options = ClientOptions::default().batch(BatchConfig::fixed(64));
-        let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
+        let client = AsyncClient::connect(&nic(), address, options).await.unwrap();
         let calls = (0..200u8).map(|i| {
             let client = client.clone();
             tokio::spawn(async move { assert_eq!(client.call(1, &[i]).await.unwrap(), [i]) })

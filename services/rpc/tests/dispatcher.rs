@@ -5,9 +5,14 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use farcall_link::Nic;
 use farcall_link::{BatchConfig, PRESETS, WaitStrategy};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 const ECHO: u16 = 1;
 /// Answers when the test allows it.
@@ -49,7 +54,7 @@ impl World {
             let seen = Arc::clone(&seen);
             move |thread| Service { thread, seen: Arc::clone(&seen), go: Arc::clone(&held) }
         };
-        let server = Server::builder().threads(threads).start(&SoftNic::new(), service).unwrap();
+        let server = Server::builder().threads(threads).start(&nic(), service).unwrap();
         Self { server, seen, go }
     }
 
@@ -59,7 +64,7 @@ impl World {
     }
 
     fn dispatcher(&self, threads: u16, options: ClientOptions) -> Dispatcher {
-        Dispatcher::start(&SoftNic::new(), &self.threads(threads), options).unwrap()
+        Dispatcher::start(&nic(), &self.threads(threads), options).unwrap()
     }
 }
 
@@ -142,7 +147,7 @@ fn a_server_that_ends_ends_only_calls_to_it() {
     let (gone, stays) = (World::new(1), World::new(1));
     let servers = [gone.threads(1), stays.threads(1)].concat();
     let options = ClientOptions::default().reconnect_timeout(Duration::from_millis(200));
-    let dispatcher = Dispatcher::start(&SoftNic::new(), &servers, options).unwrap();
+    let dispatcher = Dispatcher::start(&nic(), &servers, options).unwrap();
     let mut requester = dispatcher.requester(2).unwrap();
     let mut reply = Vec::new();
     requester.call(0, ECHO, b"known", &mut reply).unwrap();
@@ -180,8 +185,7 @@ fn reconnects_to_a_restarted_server() {
         reply.extend_from_slice(call.payload());
         Ok(())
     };
-    let _again =
-        Server::builder().address(address.to_string()).start(&SoftNic::new(), move |_| echo).unwrap();
+    let _again = Server::builder().address(address.to_string()).start(&nic(), move |_| echo).unwrap();
     match requester.wait().unwrap().result {
         Ok(result) => assert_eq!(result, b"after"),
         // It was in flight when the first server ended.

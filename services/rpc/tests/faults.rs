@@ -4,12 +4,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use farcall_faults::{Faults, Observer};
+use farcall_link::Nic;
 use farcall_link::PRESETS;
 use farcall_rpc::{
     Call, CallError, Client, ClientOptions, Dispatcher, Executed, Handler, HandlerError, Reply, Requester,
     Server, ServerThread,
 };
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Number of connections that were broken.
 static BROKEN: AtomicUsize = AtomicUsize::new(0);
@@ -31,10 +36,10 @@ fn unanswered(spec: &str, preset: &str, calls: usize) -> usize {
     };
     let faults = |seed: u64| Faults::new(format!("seed={seed},{spec}").parse().unwrap(), Some(count));
     let (at_server, at_client) = (faults(1), faults(2));
-    let server = Server::builder().start(&at_server.around_all(SoftNic::new()), |_| Echo).unwrap();
+    let nic = |faults: &Faults| Nic::open(&faults.around_all(SoftNic::new())).unwrap();
+    let server = Server::builder().start(&nic(&at_server), |_| Echo).unwrap();
     let options = ClientOptions::preset(preset).unwrap();
-    let nic = at_client.around_all(SoftNic::new());
-    let mut client = Client::connect(&nic, server.address().to_string(), options).unwrap();
+    let mut client = Client::connect(&nic(&at_client), server.address().to_string(), options).unwrap();
     let mut unanswered = 0;
     for number in 0..calls {
         let payload: Vec<u8> = (0..number * 37 % 20_000).map(|at| (at + number) as u8).collect();
@@ -99,10 +104,11 @@ fn executes_calls_once_and_in_order_on_each_connection() {
     let log = Log::default();
     let server = {
         let log = log.clone();
-        Server::builder().start(&SoftNic::new(), move |_| log.clone()).unwrap()
+        Server::builder().start(&nic(), move |_| log.clone()).unwrap()
     };
     let to_it = ServerThread { address: server.address().to_string(), thread: 0 };
-    let nic = Faults::new("seed=3,kill_qp=0.005,after=20".parse().unwrap(), None).around_all(SoftNic::new());
+    let faults = Faults::new("seed=3,kill_qp=0.005,after=20".parse().unwrap(), None);
+    let nic = Nic::open(&faults.around_all(SoftNic::new())).unwrap();
     let options = ClientOptions::preset("server-reply").unwrap();
     let dispatcher = Dispatcher::start(&nic, &vec![to_it; CONNECTIONS.into()], options).unwrap();
     let mut requester = dispatcher.requester(16).unwrap();

@@ -16,11 +16,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use farcall_link::Nic;
 use farcall_link::{PRESETS, SplitMix64};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
 use relay::Relay;
 use rustix::process::{Pid, Signal, kill_process};
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 const LOG: &str = "FARCALL_TEST_LOG";
 /// Appends the request's number to the log, and answers with the number of entries appended in this incarnation.
@@ -44,7 +49,7 @@ fn child_entry() {
     };
     // No session expires because the machine is slow.
     let config = ResponderConfig::default().session_linger(Duration::from_secs(3_600));
-    let server = Server::builder().config(config).start(&SoftNic::new(), service).unwrap();
+    let server = Server::builder().config(config).start(&nic(), service).unwrap();
     println!("serving on <{}>", server.address());
     server.join();
 }
@@ -133,7 +138,7 @@ impl Load {
             .reconnect_timeout(Duration::from_secs(3_600))
             .connect_timeout(Duration::from_millis(500))
             .probe(false);
-        let client = Client::connect(&SoftNic::new(), relay.address.to_string(), options).unwrap();
+        let client = Client::connect(&nic(), relay.address.to_string(), options).unwrap();
         Self { client, next: 0, under_way: HashMap::new(), outcomes: HashMap::new() }
     }
 

@@ -9,10 +9,15 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use farcall_link::Nic;
 use farcall_rpc::*;
 use farcall_shm::raise_descriptor_limit;
 use farcall_softnic::SoftNic;
 use rustix::process::{Pid, Signal, kill_process};
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Maximum number of connections that the server accepts.
 const CONNECTIONS_MAX: usize = 10_100;
@@ -44,14 +49,14 @@ fn serve() {
         }
     };
     let config = ResponderConfig::default().connections_max(CONNECTIONS_MAX).slots_bytes_max(4 << 30);
-    let server = Server::builder().config(config).start(&SoftNic::new(), echo).unwrap();
+    let server = Server::builder().config(config).start(&nic(), echo).unwrap();
     println!("say <{}>", server.address());
     server.join();
 }
 
 fn connect(address: &str) -> Client {
     let options = ClientOptions::default().probe(false).connect_timeout(LOST);
-    Client::connect(&SoftNic::new(), address, options).unwrap()
+    Client::connect(&nic(), address, options).unwrap()
 }
 
 /// Begins as many calls as it may, and receives their results on command.

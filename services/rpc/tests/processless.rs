@@ -7,9 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use farcall_drive::Pollers;
+use farcall_link::Nic;
 use farcall_link::{PRESETS, WaitStrategy};
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 fn echo_server(builder: ServerBuilder) -> (Server, Arc<AtomicU64>) {
     let executed = Arc::new(AtomicU64::new(0));
@@ -22,11 +27,11 @@ fn echo_server(builder: ServerBuilder) -> (Server, Arc<AtomicU64>) {
             Ok(())
         }
     };
-    (builder.start(&SoftNic::new(), service).unwrap(), executed)
+    (builder.start(&nic(), service).unwrap(), executed)
 }
 
 fn connect(server: &Server, options: ClientOptions) -> Client {
-    Client::connect(&SoftNic::new(), server.address().to_string(), options).unwrap()
+    Client::connect(&nic(), server.address().to_string(), options).unwrap()
 }
 
 fn call(client: &mut Client, payload: &[u8]) -> Result<Vec<u8>, CallError> {
@@ -69,14 +74,13 @@ fn connects_clients_to_the_requested_thread() {
             Ok(())
         }
     };
-    let server = Server::builder().threads(3).start(&SoftNic::new(), service).unwrap();
+    let server = Server::builder().threads(3).start(&nic(), service).unwrap();
     for thread in [0u16, 2, 1] {
         let mut client = connect(&server, ClientOptions::default().thread(thread));
         assert_eq!(client.server_threads(), 3);
         assert_eq!(call(&mut client, b"").unwrap(), thread.to_le_bytes());
     }
-    let refused =
-        Client::connect(&SoftNic::new(), server.address().to_string(), ClientOptions::default().thread(9));
+    let refused = Client::connect(&nic(), server.address().to_string(), ClientOptions::default().thread(9));
     assert!(matches!(refused.err(), Some(ConnectError::Handshake(_))));
 }
 
@@ -89,7 +93,7 @@ fn connections_are_spread_over_the_threads_by_themselves() {
             Ok(())
         }
     };
-    let server = Server::builder().threads(3).start(&SoftNic::new(), service).unwrap();
+    let server = Server::builder().threads(3).start(&nic(), service).unwrap();
     let mut clients: Vec<Client> = (0..6).map(|_| connect(&server, ClientOptions::default())).collect();
     let count = |clients: &mut Vec<Client>| {
         let mut of_thread = [0; 3];
@@ -164,7 +168,7 @@ fn holds_slots_of_cancelled_calls_until_the_server_replies() {
             Ok(())
         }
     };
-    let server = Server::builder().start(&SoftNic::new(), service).unwrap();
+    let server = Server::builder().start(&nic(), service).unwrap();
     let options = ClientOptions::default().probe(false).window(2);
     let mut client = connect(&server, options.call_timeout(Duration::from_millis(50)));
     let executed = |error: Result<Vec<u8>, CallError>| error.unwrap_err().executed();
@@ -196,7 +200,7 @@ fn stays_awake_if_cancelled_calls_already_have_replies() {
             Ok(())
         }
     };
-    let server = Server::builder().start(&SoftNic::new(), service).unwrap();
+    let server = Server::builder().start(&nic(), service).unwrap();
     let options = ClientOptions::default().probe(false).window(2);
     // It sleeps at once, and results arrive without a wake-up.
     let waiting = WaitStrategy::Adaptive { max_retry: 0 };

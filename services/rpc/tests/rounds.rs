@@ -8,9 +8,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use farcall_drive::Pollers;
+use farcall_link::Nic;
 use farcall_link::WaitStrategy;
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 const ROLE: &str = "FARCALL_TEST_ROLE";
 const SERVER: &str = "server";
@@ -42,7 +47,7 @@ fn child_entry() {
     if std::env::var(ROLE).as_deref() == Ok(COVERED) {
         builder = builder.pollers(Pollers::start(1).unwrap());
     }
-    let server = builder.start(&SoftNic::new(), echo).unwrap();
+    let server = builder.start(&nic(), echo).unwrap();
     println!("serving on <{}>", server.address());
     server.join();
 }
@@ -105,7 +110,7 @@ fn call_over_and_over(role: &str, pause: impl Fn(u32)) -> u64 {
         options.config.fetch_retries_max = u32::MAX;
         options.config.tune_while_running = false;
         let options = options.call_timeout(LOST);
-        let mut client = Client::connect(&SoftNic::new(), address.clone(), options).unwrap();
+        let mut client = Client::connect(&nic(), address.clone(), options).unwrap();
         let mut reply = Vec::new();
         for round in 0..rounds() / 2 {
             pause(round);

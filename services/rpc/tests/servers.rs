@@ -5,8 +5,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use farcall_link::Nic;
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Answers with its name.
 const NAME: u16 = 1;
@@ -37,7 +42,7 @@ fn start(name: u8) -> Server {
             _ => Err(HandlerError::new(1, "no")),
         }
     };
-    Server::builder().start_async(&SoftNic::new(), handler).unwrap()
+    Server::builder().start_async(&nic(), handler).unwrap()
 }
 
 fn addresses(servers: &[Server]) -> Vec<String> {
@@ -62,7 +67,7 @@ async fn names(client: &AsyncServers, calls: usize) -> HashMap<u8, usize> {
 #[tokio::test]
 async fn calls_go_to_all_servers_in_turn() {
     let servers = [start(0), start(1), start(2)];
-    let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), LoadBalancing::RoundRobin);
+    let client = AsyncServers::new(&nic(), addresses(&servers), options(), LoadBalancing::RoundRobin);
     assert_eq!(names(&client, 30).await, HashMap::from([(0, 10), (1, 10), (2, 10)]));
     // An error of the handler is an outcome: no other server is called.
     assert!(matches!(client.call(FAIL, b"").await, Err(CallError::Application { code: 1, .. })));
@@ -72,7 +77,7 @@ async fn calls_go_to_all_servers_in_turn() {
 async fn opens_a_connection_per_mention_of_an_address() {
     let server = start(0);
     let address = server.address().to_string();
-    let client = AsyncServers::new(SoftNic::new(), vec![address; 3], options(), LoadBalancing::RoundRobin);
+    let client = AsyncServers::new(&nic(), vec![address; 3], options(), LoadBalancing::RoundRobin);
     let mut calls = HashMap::<Vec<u8>, usize>::new();
     for _ in 0..30 {
         *calls.entry(client.call(CONNECTION, b"").await.unwrap()).or_default() += 1;
@@ -83,8 +88,7 @@ async fn opens_a_connection_per_mention_of_an_address() {
 #[tokio::test]
 async fn the_least_loaded_server_is_called() {
     let servers = [start(0), start(1)];
-    let client =
-        AsyncServers::new(SoftNic::new(), addresses(&servers), options(), LoadBalancing::LeastLoaded);
+    let client = AsyncServers::new(&nic(), addresses(&servers), options(), LoadBalancing::LeastLoaded);
     names(&client, 2).await;
     // Calls that do not end make one of them busy.
     let busy: Vec<_> = (0..2)
@@ -110,7 +114,7 @@ async fn a_call_that_was_not_executed_goes_to_the_next_server() {
     // No server listens there.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     addresses.push(nobody.to_string());
-    let client = AsyncServers::new(SoftNic::new(), addresses.clone(), options(), LoadBalancing::RoundRobin);
+    let client = AsyncServers::new(&nic(), addresses.clone(), options(), LoadBalancing::RoundRobin);
     let both = names(&client, 9).await;
     assert!(both[&0] >= 3 && both[&1] >= 3, "{both:?}");
     // A server that drained.
@@ -137,7 +141,7 @@ async fn a_call_that_was_not_executed_goes_to_the_next_server() {
     }
     // No server is left.
     servers.clear();
-    let only = AsyncServers::new(SoftNic::new(), [nobody.to_string()], options(), LoadBalancing::RoundRobin);
+    let only = AsyncServers::new(&nic(), [nobody.to_string()], options(), LoadBalancing::RoundRobin);
     let error = only.call(NAME, b"").await.unwrap_err();
     assert_eq!(error.executed(), Executed::No, "{error}");
 }
@@ -152,8 +156,7 @@ async fn retries_a_call_according_to_its_policy() {
         pause_first_max: Duration::from_millis(1),
         pause_max: Duration::from_millis(20),
     };
-    let hasty =
-        AsyncServers::new(SoftNic::new(), [address.to_string()], options(), LoadBalancing::RoundRobin);
+    let hasty = AsyncServers::new(&nic(), [address.to_string()], options(), LoadBalancing::RoundRobin);
     let client = hasty.clone().retry(patient);
     // No server exists: the timeout expires, or the rounds end. In both cases the call was not executed.
     let hurried = PerCall::default().timeout(Duration::from_millis(30));
@@ -166,15 +169,14 @@ async fn retries_a_call_according_to_its_policy() {
     assert_eq!(error.executed(), Executed::No, "{error}");
     assert!(!call.is_finished());
     let handler = |_: OwnedCall| async { Ok(vec![9]) };
-    let _server =
-        Server::builder().address(address.to_string()).start_async(&SoftNic::new(), handler).unwrap();
+    let _server = Server::builder().address(address.to_string()).start_async(&nic(), handler).unwrap();
     assert_eq!(call.await.unwrap().unwrap(), [9]);
 }
 
 #[tokio::test]
 async fn does_not_retry_a_call_with_unknown_outcome() {
     let mut servers = vec![start(0), start(1)];
-    let client = AsyncServers::new(SoftNic::new(), addresses(&servers), options(), LoadBalancing::RoundRobin);
+    let client = AsyncServers::new(&nic(), addresses(&servers), options(), LoadBalancing::RoundRobin);
     let client = client.retry(Retry { rounds: 3, ..Retry::default() });
     let hurried = PerCall::default().timeout(Duration::from_millis(20));
     let late = client.call_with(SLOW, b"", hurried).await;
@@ -197,12 +199,10 @@ async fn a_name_stands_for_all_its_addresses() {
     let server = start(7);
     let port = server.address().port();
     let name = Addresses::Name(format!("localhost:{port}"));
-    let client =
-        AsyncServers::from_source(SoftNic::new(), name, options(), LoadBalancing::RoundRobin).await.unwrap();
+    let client = AsyncServers::from_source(&nic(), name, options(), LoadBalancing::RoundRobin).await.unwrap();
     assert_eq!(names(&client, 5).await, HashMap::from([(7, 5)]));
     let unknown = Addresses::Name("localhost:no port".into());
-    let Err(error) =
-        AsyncServers::from_source(SoftNic::new(), unknown, options(), LoadBalancing::RoundRobin).await
+    let Err(error) = AsyncServers::from_source(&nic(), unknown, options(), LoadBalancing::RoundRobin).await
     else {
         panic!("a port that is none");
     };
@@ -219,13 +219,9 @@ async fn rereads_a_changed_file_of_addresses() {
         std::fs::write(&new, text).unwrap();
         std::fs::rename(&new, &path).unwrap();
     };
+    let nic = nic();
     let open = || {
-        AsyncServers::from_source(
-            SoftNic::new(),
-            Addresses::File(path.clone()),
-            options(),
-            LoadBalancing::RoundRobin,
-        )
+        AsyncServers::from_source(&nic, Addresses::File(path.clone()), options(), LoadBalancing::RoundRobin)
     };
     for (text, why) in
         [("# nobody\n\n", "no address"), (&"a:1 # b\n".repeat(9_000)[..], "more than 65536 bytes")]
@@ -261,9 +257,8 @@ async fn rereads_a_changed_file_of_addresses() {
 async fn keeps_the_server_of_a_key_when_others_leave() {
     let servers = [start(0), start(1), start(2)];
     let addresses = addresses(&servers);
-    let client = AsyncServers::new(SoftNic::new(), addresses.clone(), options(), LoadBalancing::RoundRobin);
-    let fewer =
-        AsyncServers::new(SoftNic::new(), addresses[..2].to_vec(), options(), LoadBalancing::RoundRobin);
+    let client = AsyncServers::new(&nic(), addresses.clone(), options(), LoadBalancing::RoundRobin);
+    let fewer = AsyncServers::new(&nic(), addresses[..2].to_vec(), options(), LoadBalancing::RoundRobin);
     let mut of_server = HashMap::<String, usize>::new();
     for number in 0..300u32 {
         let key = number.to_le_bytes();

@@ -6,9 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use farcall_link::Nic;
 use farcall_link::PRESETS;
 use farcall_rpc::*;
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 fn echo(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
     reply.extend_from_slice(call.payload());
@@ -16,12 +21,12 @@ fn echo(call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
 }
 
 fn server() -> Server {
-    Server::builder().start(&SoftNic::new(), |_| echo).unwrap()
+    Server::builder().start(&nic(), |_| echo).unwrap()
 }
 
 async fn connect(server: &Server) -> AsyncClient {
     let options = ClientOptions::default().connect_timeout(Duration::from_secs(20));
-    AsyncClient::connect(&SoftNic::new(), server.address().to_string(), options).await.unwrap()
+    AsyncClient::connect(&nic(), server.address().to_string(), options).await.unwrap()
 }
 
 #[tokio::test]
@@ -30,7 +35,7 @@ async fn more_tasks_than_the_window_share_a_connection() {
         let server = server();
         let options = ClientOptions::preset(preset).unwrap();
         let address = server.address().to_string();
-        let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
+        let client = AsyncClient::connect(&nic(), address, options).await.unwrap();
         let tasks: Vec<_> = (0..100u32)
             .map(|i| {
                 let client = client.clone();
@@ -59,7 +64,7 @@ async fn a_server_that_ends_ends_the_calls() {
     let server = server();
     let options = ClientOptions::default().reconnect(false);
     let address = server.address().to_string();
-    let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
+    let client = AsyncClient::connect(&nic(), address, options).await.unwrap();
     assert_eq!(client.call(1, b"x").await.unwrap(), b"x");
     drop(server);
     assert!(client.call(1, b"y").await.is_err());
@@ -78,7 +83,7 @@ async fn a_task_fetches_its_results() {
         options.config.fetch_retries_max = u32::MAX;
         options.config.tune_while_running = false;
         options.config.plan.waiting = farcall_link::WaitStrategy::Busy;
-        let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
+        let client = AsyncClient::connect(&nic(), address, options).await.unwrap();
         for i in 0..CALLS {
             assert_eq!(client.call(1, &i.to_le_bytes()).await.unwrap(), i.to_le_bytes());
         }
@@ -101,10 +106,10 @@ async fn a_task_that_waits_long_does_not_fetch_all_the_time() {
         reply.extend_from_slice(call.payload());
         Ok(())
     };
-    let server = Server::builder().start(&SoftNic::new(), move |_| slow).unwrap();
+    let server = Server::builder().start(&nic(), move |_| slow).unwrap();
     let options = ClientOptions::preset("fetch").unwrap();
     let address = server.address().to_string();
-    let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
+    let client = AsyncClient::connect(&nic(), address, options).await.unwrap();
     // The sleeping client also fetches at long intervals: its fetch and the push may coincide, and either delivers the
     // result.
     for calls in 1..=20 {
@@ -133,12 +138,12 @@ async fn fetch_unsuccessfully(retries_max: u32) -> (u64, u64) {
         reply.extend_from_slice(call.payload());
         Ok(())
     };
-    let server = Server::builder().start(&SoftNic::new(), move |_| stuck.clone()).unwrap();
+    let server = Server::builder().start(&nic(), move |_| stuck.clone()).unwrap();
     let mut options = ClientOptions::preset("fetch").unwrap().probe(false);
     (options.config.fetch_retries_max, options.config.tune_while_running) = (retries_max, false);
     options.config.plan.waiting = farcall_link::WaitStrategy::Adaptive { max_retry: 1_000_000 };
     let address = server.address().to_string();
-    let client = AsyncClient::connect(&SoftNic::new(), address, options).await.unwrap();
+    let client = AsyncClient::connect(&nic(), address, options).await.unwrap();
     let mut turns = 0;
     let beside = tokio::spawn(std::future::poll_fn(move |context| {
         // Longer than a pause between fetches: a client that fetches whenever its task is polled does so each time.

@@ -158,11 +158,11 @@ fn blocking(service: &Service) -> TokenStream {
             /// # Errors
             /// As `Client::connect`; also if the server has a different service, with the difference as text.
             #visibility fn connect(
-                provider: &dyn #library::Provider,
+                nic: &#library::Nic,
                 address: impl ::core::convert::Into<::std::string::String>,
                 options: #library::ClientOptions,
             ) -> ::core::result::Result<Self, #library::ServiceError> {
-                #library::TypedClient::connect(provider, address, options, &Self::DESCRIPTION).map(Self)
+                #library::TypedClient::connect(nic, address, options, &Self::DESCRIPTION).map(Self)
             }
 
             #(#functions)*
@@ -221,12 +221,12 @@ fn asynchronous(service: &Service) -> TokenStream {
                 /// # Errors
                 /// As `AsyncClient::connect`; also if the server has a different service, with the difference as text.
                 #visibility async fn connect(
-                    provider: &dyn #library::Provider,
+                    nic: &#library::Nic,
                     address: impl ::core::convert::Into<::std::string::String>,
                     options: #library::ClientOptions,
                 ) -> ::core::result::Result<Self, #library::ServiceError> {
                     let address = address.into();
-                    #library::TypedAsyncClient::connect(provider, address, options, &#blocking::DESCRIPTION)
+                    #library::TypedAsyncClient::connect(nic, address, options, &#blocking::DESCRIPTION)
                         .await
                         .map(Self)
                 }

@@ -94,7 +94,7 @@ impl GrpcBench {
         if !self.workload.is_empty() {
             return self.run_workloads(console);
         }
-        let plan = GrpcPlan { stage: self.repeat.env(0)?, chosen: self.nic.choose()?, presets: self.presets };
+        let plan = GrpcPlan { stage: self.repeat.env(0)?, chosen: self.nic.open()?, presets: self.presets };
         bench_args::run(console, |progress| {
             grpc_calls::run(&plan, progress).map_err(|error| {
                 Failure::because("cannot measure gRPC", &*error)
@@ -106,7 +106,7 @@ impl GrpcBench {
     fn run_workloads(self, console: Console) -> Result<Exit, Failure> {
         let plan = YcsbPlan {
             stage: self.repeat.env(self.seed)?,
-            chosen: self.nic.choose()?,
+            chosen: self.nic.open()?,
             presets: self.presets,
             workloads: self.workload,
             clients: self.clients as usize,

@@ -149,7 +149,7 @@ impl KvBench {
     }
 
     fn run_busy(&self, console: Console, stage: Stage) -> Result<Exit, Failure> {
-        let nic = self.nic.choose()?.selection;
+        let nic = self.nic.open()?.selection;
         let plan = KvBusyPlan { stage, nic, programs: self.busy.clone() };
         bench_args::run_with_html(console, &self.html, |progress| {
             busy::run(&plan, progress).map_err(|error| {
@@ -164,8 +164,8 @@ impl KvBench {
         let shape = RecordShape::with_values(self.key_len.into(), values).map_err(|error| {
             Failure::because("cannot measure with such records", &error).exit(Exit::Usage)
         })?;
-        let chosen = self.nic.choose()?;
-        let profile = self.profile.read(&chosen, self.remote.peer())?;
+        let selected = self.nic.open()?;
+        let profile = self.profile.read(&selected, self.remote.peer())?;
         let mut front_ends = vec![FrontEnd::Tcp];
         // A Unix socket works only on one host.
         front_ends.extend(stage.server_half().is_none().then_some(FrontEnd::Unix));
@@ -191,7 +191,7 @@ impl KvBench {
             rate: self.calls.rate,
             batches: self.batches.batches(),
             front_ends,
-            reach: Reach { nic: chosen.selection, profile },
+            reach: Reach { nic: selected.selection, profile },
         })
     }
 }

@@ -49,7 +49,7 @@ impl PageBench {
     /// # Errors
     /// If a page has wrong contents, or a program fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let chosen = self.nic.choose()?;
+        let selected = self.nic.open()?;
         // The touches determine the duration of a round.
         let stage = Stage::new(self.repetitions, Duration::ZERO, self.seed)
             .map_err(|error| Failure::because("cannot prepare the measurement", &error))?;
@@ -61,7 +61,7 @@ impl PageBench {
             seed: self.seed,
         };
         let (stop, line) = (StopFlag::install()?, spinner());
-        let found = swap_faults::run(&plan, &chosen.selection, &stage, &mut |what| {
+        let found = swap_faults::run(&plan, &selected.selection, &stage, &mut |what| {
             line.set_message(what.to_owned());
             !stop.is_raised()
         });
@@ -70,7 +70,7 @@ impl PageBench {
             return Ok(Exit::Interrupted);
         }
         let found = found.map_err(|error| Failure::because("cannot measure swapped pages", &*error))?;
-        console.print(&text(&found, &chosen.explanation), &value(&found, &plan))?;
+        console.print(&text(&found, &selected.explanation), &value(&found, &plan))?;
         let is_measured = found.iter().any(|area| area.found.is_ok());
         Ok(if is_measured { Exit::Success } else { Exit::Negative })
     }

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 
 /// Measure page faults of a region of remote memory, compared with bare userfaultfd.
 ///
@@ -87,7 +86,7 @@ impl RegionBench {
             let remedy = preflight.remedy().unwrap_or_default();
             return Err(Failure::new(preflight.meaning()).remedy(remedy));
         }
-        let chosen = self.nic.choose()?;
+        let selected = self.nic.open()?;
         let failed = |error: &dyn std::error::Error| {
             Failure::because("cannot measure faults of a region", error)
                 .remedy("find out what is missing: farcall doctor")
@@ -99,9 +98,11 @@ impl RegionBench {
             None => self.nodes.iter().map(ToString::to_string).collect(),
         };
         let plan = RegionPlan { nodes, faults: self.faults as usize, seed: self.seed };
-        let found =
-            region_faults::run(&Arc::from(chosen.provider), &plan).map_err(|error| failed(&*error))?;
-        console.print(&text(&found, &chosen.explanation), &value(&found, chosen.selection.wish.name()))?;
+        let found = region_faults::run(&selected.nic, &plan).map_err(|error| failed(&*error))?;
+        console.print(
+            &text(&found, &selected.explanation),
+            &value(&found, selected.selection.provider.name()),
+        )?;
         Ok(Exit::Success)
     }
 }

@@ -138,10 +138,10 @@ impl RemioBench {
     /// # Errors
     /// If the measurement fails.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let chosen = self.nic.choose()?;
+        let selected = self.nic.open()?;
         let plan = self.plan()?;
         bench_args::run(console, |progress| {
-            remio_bench::run(&chosen, &plan, progress).map_err(|error| {
+            remio_bench::run(&selected, &plan, progress).map_err(|error| {
                 Failure::because("cannot measure one-sided I/O", &*error)
                     .remedy("find out what is missing: farcall doctor")
             })

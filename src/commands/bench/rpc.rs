@@ -75,8 +75,8 @@ impl RpcBench {
         if let Some(exit) = self.remote.serve(console, &self.nic)? {
             return Ok(exit);
         }
-        let chosen = self.nic.choose()?;
-        let (profile, nic) = (self.profile.read(&chosen, self.remote.peer())?, chosen.selection);
+        let selected = self.nic.open()?;
+        let (profile, nic) = (self.profile.read(&selected, self.remote.peer())?, selected.selection);
         let plan = RpcEchoPlan {
             stage: self.remote.env(&self.repeat, 0)?,
             nic,

@@ -142,7 +142,7 @@ impl StreamBench {
         let sizes = self.sizes.iter().map(|size| *size as usize).collect::<Vec<_>>();
         let plan = StreamPlan {
             stage: self.remote.env(&self.repeat, 0)?,
-            chosen: self.nic.choose()?,
+            chosen: self.nic.open()?,
             lens_bytes: if sizes.is_empty() { LENS_BYTES.to_vec() } else { sizes },
             sockets: [Medium::Tcp, Medium::Unix]
                 .into_iter()
@@ -163,7 +163,7 @@ impl StreamBench {
         };
         let plan = WaitsPlan {
             stage: self.repeat.env(0)?,
-            chosen: self.nic.choose()?,
+            chosen: self.nic.open()?,
             ways: all.into_iter().filter(|way| is_wanted(*way)).collect(),
             load: Load {
                 clients: self.clients as usize,

@@ -155,7 +155,7 @@ impl Conform {
     }
 
     fn device(&self) -> Result<Arc<dyn Device>, Failure> {
-        let provider = self.nic.choose()?.provider;
+        let provider = self.nic.provider()?;
         let mut devices = provider
             .devices()
             .map_err(|error| Failure::because("cannot list devices", &error).at(provider.name()))?;

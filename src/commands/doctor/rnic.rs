@@ -97,8 +97,8 @@ fn opened(name: &str) -> Finding {
 /// Reports the default provider.
 fn choice() -> Finding {
     const NAME: &str = "provider";
-    match Selection::default().choose() {
-        Ok(chosen) => Finding::ok(NAME, chosen.explanation),
+    match Selection::default().open() {
+        Ok(selected) => Finding::ok(NAME, selected.explanation),
         Err(error) => {
             Finding::fail(NAME, error.to_string(), "no command can use RDMA", "see the checks above")
         }

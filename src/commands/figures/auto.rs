@@ -44,9 +44,9 @@ impl Auto {
         if let Some(exit) = self.remote.serve(console, &self.nic)? {
             return Ok(exit);
         }
-        let (chosen, stage) = (self.nic.choose()?, self.remote.env(&self.repeat, self.seed)?);
+        let (selected, stage) = (self.nic.open()?, self.remote.env(&self.repeat, self.seed)?);
         bench_args::run(console, |progress| {
-            auto(&chosen, &stage, progress)
+            auto(&selected, &stage, progress)
                 .map_err(|error| cannot_measure("cannot measure the chosen preset", &*error, &stage))
         })
     }

@@ -8,12 +8,12 @@ use crate::failure::{Exit, Failure};
 use crate::open_files;
 use crate::signals::StopFlag;
 use clap::Args;
+use farcall::select::SelectedNic;
 use farcall::stream::StreamOptions;
 use farcall_grpc_kv::{
     Durability, LsmServer, LsmServerError, OrderedStore, ServerOptions, StoreError, StoreLimits,
     StoreOptions, Transport,
 };
-use farcall_link::Nic;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -136,16 +136,13 @@ impl Kv {
         if self.transport == CallTransport::Tcp {
             return Ok((Transport::Tcp, None));
         }
-        let chosen = self.nic.choose()?;
-        let nic = Nic::open(&*chosen.provider).map_err(|error| {
-            Failure::because("cannot open the RDMA device", &error).remedy("find out why: farcall doctor")
-        })?;
+        let SelectedNic { nic, explanation, .. } = self.nic.open()?;
         let streams = StreamOptions::default();
         let transport = match self.transport {
             CallTransport::Http2 => Transport::Http2(nic, streams),
             _ => Transport::Native(nic, streams),
         };
-        Ok((transport, Some(chosen.explanation)))
+        Ok((transport, Some(explanation)))
     }
 
     fn cannot_open(&self, error: &StoreError) -> Failure {

@@ -56,7 +56,7 @@ impl KvClient {
                 let client = startup_wait::connect(
                     || {
                         selection.connect(
-                            |provider| RpcClient::connect(provider, &rpc.to_string(), &options),
+                            |nic| RpcClient::connect(nic, &rpc.to_string(), &options),
                             KvConnectError::is_other_provider,
                         )
                     },

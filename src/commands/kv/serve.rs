@@ -13,7 +13,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use farcall::kv::{KvServer, KvServerBuilder, KvServerError, VALUE_MAX_BYTES_DEFAULT};
 use farcall::rpc::ServerError;
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use farcall_bench::experiments::server::{Ready, count_allocations_for_parent};
 use farcall_bench::rivals::{Rival, Room};
 use farcall_drive::limit_retained_memory;
@@ -115,13 +115,13 @@ impl Serve {
                 .exit(Exit::Usage));
         }
         // Only RPC needs a provider.
-        let chosen = self.rpc.map(|_| self.nic.choose()).transpose()?;
-        if let (Some(rival), Some(chosen)) = (self.preset.as_deref().and_then(Rival::named), &chosen) {
-            return self.serve_rival(rival, chosen, console, &stop);
+        let selected = self.rpc.map(|_| self.nic.open()).transpose()?;
+        if let (Some(rival), Some(selected)) = (self.preset.as_deref().and_then(Rival::named), &selected) {
+            return self.serve_rival(rival, selected, console, &stop);
         }
-        let server = self.start(chosen.as_ref(), sockets).map_err(|error| cannot_start(&error))?;
+        let server = self.start(selected.as_ref(), sockets).map_err(|error| cannot_start(&error))?;
         let metrics = self.metrics.start()?;
-        let explanation = chosen.as_ref().map(|chosen| chosen.explanation.as_str());
+        let explanation = selected.as_ref().map(|selected| selected.explanation.as_str());
         let ready = Ready {
             serving: "kv".to_owned(),
             pid: std::process::id(),
@@ -139,7 +139,7 @@ impl Serve {
     fn serve_rival(
         &self,
         rival: Rival,
-        chosen: &Chosen,
+        selected: &SelectedNic,
         console: Console,
         stop: &StopFlag,
     ) -> Result<Exit, Failure> {
@@ -150,7 +150,7 @@ impl Serve {
             inline_bytes: self.inline_bytes,
         };
         let address = self.rpc.map(|address| address.to_string()).unwrap_or_default();
-        let server = rival.serve(&*chosen.provider, &address, &room).map_err(|error| {
+        let server = rival.serve(&selected.nic, &address, &room).map_err(|error| {
             let failure = Failure::because(format!("cannot serve a {} store", rival.name()), &error);
             match error {
                 ServerError::Listen { .. } => {
@@ -166,14 +166,18 @@ impl Serve {
             metrics: self.metrics.start()?.map(|address| address.to_string()),
             ..Ready::default()
         };
-        print_ready(console, &ready, [chosen.explanation.as_str()].into_iter())?;
+        print_ready(console, &ready, [selected.explanation.as_str()].into_iter())?;
         let exit = stop.wait_while(|| server.is_serving());
         server.drain();
         server.join();
         Ok(exit)
     }
 
-    fn start(&self, chosen: Option<&Chosen>, sockets: Vec<OwnedFd>) -> Result<KvServer, KvServerError> {
+    fn start(
+        &self,
+        selected: Option<&SelectedNic>,
+        sockets: Vec<OwnedFd>,
+    ) -> Result<KvServer, KvServerError> {
         let mut builder = KvServer::builder()
             .partitions(self.partitions)
             .memory_bytes((self.memory_mib as usize) << 20)
@@ -188,8 +192,8 @@ impl Serve {
         builder = sockets.into_iter().fold(builder, KvServerBuilder::inherited);
         builder = self.tcp.iter().fold(builder, |builder, address| builder.tcp(*address));
         builder = self.unix.iter().fold(builder, |builder, path| builder.unix(path));
-        if let (Some(address), Some(chosen)) = (self.rpc, chosen) {
-            builder = builder.rpc(address, &*chosen.provider);
+        if let (Some(address), Some(selected)) = (self.rpc, selected) {
+            builder = builder.rpc(address, &selected.nic);
         }
         builder.start()
     }

@@ -46,12 +46,12 @@ impl Drain {
     /// If a node cannot be reached, or clients do not leave it in time.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
-        let chosen = self.nodes.choose()?;
+        let selected = self.nodes.open()?;
         let message =
             if self.force { Request::DrainForced } else { Request::Drain { is_wanted: !self.undo } };
         let nodes = self.nodes.nodes.find(None)?;
         for node in &nodes {
-            request(&chosen, *node, &message)?;
+            request(&selected, *node, &message)?;
         }
         if self.undo {
             console.print(&"the nodes grant slabs again", &json!({ "is_draining": false }))?;
@@ -61,7 +61,7 @@ impl Drain {
         for node in &nodes {
             let mut held_back_since = None;
             loop {
-                let status = status_of(&chosen, *node)?;
+                let status = status_of(&selected, *node)?;
                 let held = status.room.slabs - status.room.free.min(status.room.slabs);
                 if held == 0 {
                     break;
@@ -80,7 +80,7 @@ impl Drain {
                     && held_back_since.get_or_insert_with(Instant::now).elapsed() > HELD_BACK_MAX;
                 if is_held_back && !self.force {
                     for node in &nodes {
-                        request(&chosen, *node, &Request::Drain { is_wanted: false })?;
+                        request(&selected, *node, &Request::Drain { is_wanted: false })?;
                     }
                     let of = size::text(u64::from(held_back) * status.slab_bytes);
                     return Err(Failure::new(

@@ -30,10 +30,10 @@ impl Forget {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         // The holder and the size of the metadata are relevant only for a mount.
         let volume = self.volume.read([0; 16], 0)?.to_ref();
-        let chosen = self.nodes.choose()?;
+        let selected = self.nodes.open()?;
         let list = &self.nodes.nodes;
         for node in list.find(Some(&volume.name))? {
-            request(&chosen, node, &Request::Forget { volume: volume.clone() })?;
+            request(&selected, node, &Request::Forget { volume: volume.clone() })?;
         }
         if let Some(directory) = list.directory() {
             directory.forget_volume(&volume.name).map_err(|error| etcd_failure(directory, &error))?;

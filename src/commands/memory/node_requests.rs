@@ -7,7 +7,7 @@ use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall::memory::wire::{NodeStatus, Reply, Request};
 use farcall::memory::{NodeCallError, call_node};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use std::net::SocketAddr;
 
 /// Memory nodes of a command.
@@ -25,8 +25,8 @@ impl Nodes {
     ///
     /// # Errors
     /// If the provider cannot be used.
-    pub fn choose(&self) -> Result<Chosen, Failure> {
-        self.nic.choose()
+    pub fn open(&self) -> Result<SelectedNic, Failure> {
+        self.nic.open()
     }
 }
 
@@ -34,9 +34,9 @@ impl Nodes {
 ///
 /// # Errors
 /// If the node cannot be reached, or refuses the request.
-pub fn request(chosen: &Chosen, node: SocketAddr, message: &Request) -> Result<Reply, Failure> {
+pub fn request(selected: &SelectedNic, node: SocketAddr, message: &Request) -> Result<Reply, Failure> {
     let reply = startup_wait::connect(
-        || call_node(&*chosen.provider, &node.to_string(), message),
+        || call_node(&selected.nic, &node.to_string(), message),
         // The error contains its cause only as text, so every failure to connect is retried, because it may be
         // temporary.
         |failed| matches!(failed, NodeCallError::Unreachable(_)),
@@ -57,8 +57,8 @@ pub fn request(chosen: &Chosen, node: SocketAddr, message: &Request) -> Result<R
 ///
 /// # Errors
 /// Like [`request`].
-pub fn status_of(chosen: &Chosen, node: SocketAddr) -> Result<NodeStatus, Failure> {
-    match request(chosen, node, &Request::Status)? {
+pub fn status_of(selected: &SelectedNic, node: SocketAddr) -> Result<NodeStatus, Failure> {
+    match request(selected, node, &Request::Status)? {
         Reply::Status(status) => Ok(status),
         _ => Err(Failure::new("the memory node sent an unexpected reply")
             .at(node)

@@ -36,16 +36,16 @@ impl Scrub {
     /// When a node cannot be reached, or clients do not complete it in time.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let stop = StopFlag::install()?;
-        let chosen = self.nodes.choose()?;
+        let selected = self.nodes.open()?;
         let nodes = self.nodes.nodes.find(None)?;
         for node in &nodes {
-            request(&chosen, *node, &Request::Scrub)?;
+            request(&selected, *node, &Request::Scrub)?;
         }
         let (until, bar) = (Instant::now() + Duration::from_secs(self.timeout), spinner());
         let (mut lines, mut values) = (Vec::new(), Vec::new());
         for node in &nodes {
             let status = loop {
-                let status = status_of(&chosen, *node)?;
+                let status = status_of(&selected, *node)?;
                 let mut left = status.reports.iter().filter(|report| is_awaited(report)).peekable();
                 let Some(HolderReport { redundancy: Some(first), .. }) = left.peek() else { break status };
                 bar.set_message(format!("{node}: {} pages read", first.scrubbed));

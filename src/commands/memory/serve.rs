@@ -105,7 +105,7 @@ impl Serve {
                 .remedy("name the address at which clients reach the node: --advertise HOST:PORT")
                 .exit(Exit::Usage));
         }
-        let chosen = self.nic.choose()?;
+        let selected = self.nic.open()?;
         if self.lock {
             lock()?;
         }
@@ -121,7 +121,7 @@ impl Serve {
         };
         let config = if self.witness { config.witness() } else { config };
         let server =
-            MemoryServer::start(&*chosen.provider, self.listen.to_string(), config).map_err(|error| {
+            MemoryServer::start(&selected.nic, self.listen.to_string(), config).map_err(|error| {
                 let failure = Failure::because("cannot start the memory node", &error);
                 match error {
                     ServeError::Range { .. } => failure.remedy("change --size or --slab").exit(Exit::Usage),
@@ -138,7 +138,7 @@ impl Serve {
                 "{} on {address} (pid {pid}){}\n{}",
                 self.offer(slabs),
                 metrics.as_ref().map_or_else(String::new, |metrics| format!(", http://{metrics}/metrics")),
-                chosen.explanation
+                selected.explanation
             ),
             &json!({ "serving": "memory", "pid": pid, "rpc": address, "slabs": slabs, "slab_bytes": self.slab, "witness": self.witness, "metrics": metrics }),
         )?;

@@ -29,10 +29,10 @@ impl Status {
     /// # Errors
     /// If a node cannot be reached; the replies of the others are printed. If records of mounts cannot be read.
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
-        let chosen = self.nodes.choose()?;
+        let selected = self.nodes.open()?;
         let (mut lines, mut values, mut failed) = (Vec::new(), Vec::new(), None);
         for node in self.nodes.nodes.find(None)? {
-            match status_of(&chosen, node) {
+            match status_of(&selected, node) {
                 Ok(status) => {
                     lines.push(text(node, &status));
                     values.push(value(node, &status));

@@ -8,8 +8,8 @@ use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use crate::open_files;
 use clap::Args;
+use farcall::Nic;
 use farcall::memory::{ClientConfig, OpenError, RemoteMemory, Takeover};
-use farcall::verbs::Provider;
 use farcall_files::{
     BLOCK_BYTES, Caller, Journal, Lineage, Log, Mount as Mounted, MountEnd, State, Time, Tree, Volume,
 };
@@ -46,12 +46,10 @@ impl Worker {
     pub fn run(self, _console: Console) -> Result<Exit, Failure> {
         open_files::raise_limit();
         let given = farcall_files::Worker::from_standard_streams().map_err(cannot_take_over)?;
-        let chosen = self.mount.nic.choose()?;
-        let provider: Arc<dyn Provider> = chosen.provider.into();
-        let Opened { volume, discovery, description, is_first } = self.open_in_time(&provider, &given)?;
-        let line = chosen.explanation.to_string().replace('\n', "; ")
-            + &description
-            + &self.serve_metrics(is_first)?;
+        let selected = self.mount.nic.open()?;
+        let nic = selected.nic;
+        let Opened { volume, discovery, description, is_first } = self.open_in_time(&nic, &given)?;
+        let line = selected.explanation.replace('\n', "; ") + &description + &self.serve_metrics(is_first)?;
         let (device, dir) = (given.device().map_err(cannot_take_over)?, self.mount.dir.clone());
         let serve = if is_first { Mounted::serve } else { Mounted::take_over };
         let mut mounted = serve(device, dir.clone(), Arc::clone(&volume)).map_err(cannot_take_over)?;
@@ -122,14 +120,10 @@ impl From<io::Error> for NotOpened {
 impl Worker {
     /// Opens the file system. If programs are already waiting, retries until the file system is unmounted, and records
     /// the reason for the wait.
-    fn open_in_time(
-        &self,
-        provider: &Arc<dyn Provider>,
-        given: &farcall_files::Worker,
-    ) -> Result<Opened, Failure> {
+    fn open_in_time(&self, nic: &Nic, given: &farcall_files::Worker) -> Result<Opened, Failure> {
         let mut reported = String::new();
         loop {
-            let (is_first, opened) = self.open(provider)?;
+            let (is_first, opened) = self.open(nic)?;
             let failure = match opened {
                 Ok(opened) => return Ok(opened),
                 Err(NotOpened { failure, may_pass: true }) if !is_first => failure,
@@ -149,27 +143,27 @@ impl Worker {
     }
 
     /// Opens the state that the previous process stored, which may be empty. Also returns whether it is empty.
-    fn open(&self, provider: &Arc<dyn Provider>) -> Result<(bool, Result<Opened, NotOpened>), Failure> {
+    fn open(&self, nic: &Nic) -> Result<(bool, Result<Opened, NotOpened>), Failure> {
         let numbers = self.state.clone().try_into();
         let numbers = numbers.map_err(|_| cannot_take_over(io::ErrorKind::InvalidInput.into()))?;
         let State { memory, journal } = State::inherited(numbers).map_err(cannot_take_over)?;
         let Some(args) = self.mount.volume() else {
             let (journal, earlier) = Journal::open(journal).map_err(cannot_take_over)?;
-            return Ok((earlier.is_none(), self.resume(provider, memory, journal, earlier)));
+            return Ok((earlier.is_none(), self.resume(nic, memory, journal, earlier)));
         };
         let lineage = Arc::new(Lineage::open(memory).map_err(cannot_take_over)?);
         let (journal, earlier) = Journal::open_in_era(journal, lineage.era()).map_err(cannot_take_over)?;
-        Ok((earlier.is_none(), self.claim(provider, &args, &lineage, journal, earlier)))
+        Ok((earlier.is_none(), self.claim(nic, &args, &lineage, journal, earlier)))
     }
 
     fn resume(
         &self,
-        provider: &Arc<dyn Provider>,
+        nic: &Nic,
         kept: File,
         journal: Journal,
         earlier: Option<Tree>,
     ) -> Result<Opened, NotOpened> {
-        let memory = RemoteMemory::resume(Arc::clone(provider), self.config(), kept);
+        let memory = RemoteMemory::resume(&nic, self.config(), kept);
         let memory = Arc::new(memory.map_err(|error| NotOpened::of(&error))?);
         let discovery = self.mount.nodes.join(&memory, None)?;
         let is_first = earlier.is_none();
@@ -181,7 +175,7 @@ impl Worker {
     /// Claims the volume.
     fn claim(
         &self,
-        provider: &Arc<dyn Provider>,
+        nic: &Nic,
         args: &VolumeArgs,
         lineage: &Arc<Lineage>,
         journal: Journal,
@@ -197,7 +191,7 @@ impl Worker {
         if let Some(survivor) = self.mount.survivor.filter(|_| !lineage.has_claimed()) {
             config = config.survivor(survivor.to_string());
         }
-        let claimed = RemoteMemory::claim(Arc::clone(provider), self.config(), &config);
+        let claimed = RemoteMemory::claim(&nic, self.config(), &config);
         let (memory, takeover) = claimed.map_err(|error| NotOpened::of(&error))?;
         let is_first = earlier.is_none();
         self.record_nodes(&args.volume, &takeover, is_first)?;

@@ -33,8 +33,8 @@ impl Pager {
             |error: io::Error| Failure::because("cannot take over the requests for pages", &error);
         let device = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_take)?;
         let supervisor = UnixStream::from(io::stdout().as_fd().try_clone_to_owned().map_err(cannot_take)?);
-        let provider = self.nic.choose()?.provider;
-        serve(RunPaths::of(self.supervisor), device, supervisor, provider.into(), self.resume_file)
+        let nic = self.nic.open()?.nic;
+        serve(RunPaths::of(self.supervisor), device, supervisor, &nic, self.resume_file)
             .map(|()| Exit::Success)
             .map_err(|error| {
                 let failure = Failure::because("cannot serve pages", &error);

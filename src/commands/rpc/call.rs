@@ -95,7 +95,7 @@ impl Call {
         let client = startup_wait::connect(
             || {
                 self.nic.selection().connect(
-                    |provider| Client::connect(provider, self.server.to_string(), options.clone()),
+                    |nic| Client::connect(nic, self.server.to_string(), options.clone()),
                     ConnectError::is_other_provider,
                 )
             },

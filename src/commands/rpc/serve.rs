@@ -50,8 +50,8 @@ impl Serve {
         limit_retained_memory();
         let capacity = open_files::raise_limit_for(Serves { memcached: false, rpc: true })?;
         let server = Server::builder().address(self.listen.to_string()).threads(self.threads);
-        let chosen = self.nic.choose()?;
-        let server = server.start(&*chosen.provider, |_| Echo::default()).map_err(|error| {
+        let selected = self.nic.open()?;
+        let server = server.start(&selected.nic, |_| Echo::default()).map_err(|error| {
             Failure::because("cannot start the echo service", &error)
                 .remedy("choose another address with --listen; find out what else is missing: farcall doctor")
         })?;
@@ -73,7 +73,7 @@ impl Serve {
                     .as_ref()
                     .map_or_else(String::new, |metrics| format!(", http://{metrics}/metrics")),
                 ready.pid,
-                chosen.explanation
+                selected.explanation
             ),
             &json,
         )?;

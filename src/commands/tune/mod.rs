@@ -12,7 +12,6 @@ use clap::Args;
 use farcall::rpc::tune::{LinkProfile, ProfileFile, Scope};
 use farcall_bench::experiments::tune;
 pub use profile_arg::ProfileArg;
-use profile_arg::scope_of;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -52,12 +51,12 @@ impl Tune {
         if let Some(exit) = self.remote.serve(console, &self.nic)? {
             return Ok(exit);
         }
-        let chosen = self.nic.choose()?;
-        let scope = scope_of(&chosen, self.remote.peer())?;
+        let selected = self.nic.open()?;
+        let scope = Scope::of(&selected.nic, self.remote.peer());
         let out = self.out.map_or_else(|| default_path(&scope), Ok)?;
         let stage = self.remote.env(&self.repeat, 0)?;
         bench_args::run(console, |progress| {
-            let (mut report, profile) = tune::run(&stage, &chosen, progress)
+            let (mut report, profile) = tune::run(&stage, &selected, progress)
                 .map_err(|error| cannot_measure("cannot measure the connection", &*error, &stage))?;
             if let Some(profile) = profile {
                 write(&out, &scope, &profile)?;

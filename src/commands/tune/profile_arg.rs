@@ -3,7 +3,7 @@
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall::rpc::tune::{LinkProfile, Peer, ProfileError, ProfileFile, Scope};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use std::path::PathBuf;
 
 /// Profile of a connection.
@@ -19,7 +19,7 @@ impl ProfileArg {
     ///
     /// # Errors
     /// If it cannot be read, is not a profile, or is one of another device, peer or version.
-    pub fn read(&self, chosen: &Chosen, peer: Peer) -> Result<Option<LinkProfile>, Failure> {
+    pub fn read(&self, selected: &SelectedNic, peer: Peer) -> Result<Option<LinkProfile>, Failure> {
         let Some(path) = &self.profile else { return Ok(None) };
         let refused = |error: ProfileError| {
             Failure::because("the profile cannot be used", &error)
@@ -27,14 +27,7 @@ impl ProfileArg {
                 .remedy("write a profile of this device and peer: farcall tune")
                 .exit(Exit::Usage)
         };
-        let scope = scope_of(chosen, peer)?;
+        let scope = Scope::of(&selected.nic, peer);
         ProfileFile::read(path).and_then(|file| file.check(&scope)).map(Some).map_err(refused)
     }
-}
-
-/// Returns the scope of a profile measured here: the provider's device, and that peer.
-pub(super) fn scope_of(chosen: &Chosen, peer: Peer) -> Result<Scope, Failure> {
-    Scope::of(&*chosen.provider, peer).map_err(|error| {
-        Failure::because("cannot identify the device", &error).remedy("find out why: farcall doctor")
-    })
 }

@@ -3,9 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
+use farcall::Nic;
 use farcall::kv::{Change, KvClient, KvError, MemcachedClient, MemcachedError, Write};
 use farcall::rpc::{ClientOptions, Executed};
 use farcall_softnic::SoftNic;
+
+fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 
 /// Longer than the server is stopped.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -128,7 +133,7 @@ fn connect(door: &Door) -> Option<Connection> {
                 .call_timeout(ANSWER_TIMEOUT)
                 .reconnect(false)
                 .probe(false);
-            let client = KvClient::connect(&SoftNic::new(), address, &options).ok()?;
+            let client = KvClient::connect(&nic(), address, &options).ok()?;
             return Some(Connection::Rpc(Box::new(client)));
         }
     };

@@ -5,10 +5,11 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::Duration;
 
+use farcall::Nic;
 use farcall::SoftNic;
 use farcall::kv::KvServer;
 use farcall::rpc::{Call, HandlerError, Reply, Server};
-use farcall::stream::{Nic, StreamListener, StreamOptions};
+use farcall::stream::{StreamListener, StreamOptions};
 
 /// The servers; dropping them stops the store and the remote calls.
 pub struct Servers {
@@ -19,7 +20,7 @@ pub struct Servers {
 
 impl Servers {
     pub fn start() -> Self {
-        let nic = SoftNic::new();
+        let nic = Nic::open(&SoftNic::new()).unwrap();
         let kv = KvServer::builder().partitions(2).rpc("127.0.0.1:0".parse().unwrap(), &nic).start().unwrap();
         let rpc = Server::builder().start(&nic, |_| handle).unwrap();
         Self { kv, rpc, stream: echoing() }

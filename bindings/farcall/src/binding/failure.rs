@@ -88,6 +88,7 @@ impl From<KvConnectError> for Failure {
     fn from(error: KvConnectError) -> Self {
         let message = error.to_string();
         match error {
+            KvConnectError::Device(error) => error.into(),
             KvConnectError::Unreachable { source, .. } => Self { message, ..source.into() },
             _ => Self::new(Code::Refused, message),
         }

@@ -6,7 +6,6 @@ use farcall_kv::client::KvClient;
 use farcall_link::Nic;
 use farcall_rpc::{Client, ClientOptions, ConnectError, Handler, Server};
 use farcall_stream::{StreamListener, StreamOptions, StreamSocket};
-use farcall_verbs::Provider;
 
 #[cfg(feature = "tokio")]
 use super::Code;
@@ -64,8 +63,8 @@ impl Options {
     ///
     /// # Errors
     /// If the selected provider cannot be used on this host.
-    pub fn provider(&self) -> Result<Box<dyn Provider>, Failure> {
-        Ok(self.selection.choose()?.provider)
+    pub fn nic(&self) -> Result<Nic, Failure> {
+        Ok(self.selection.open()?.nic)
     }
 
     /// Connects a client of remote calls.
@@ -74,7 +73,7 @@ impl Options {
     /// Those of [`Client::connect`].
     pub fn connect_client(&self, address: &str) -> Result<Client, Failure> {
         let options = self.client()?;
-        let connect = |provider: &dyn Provider| Client::connect(provider, address, options.clone());
+        let connect = |nic: &Nic| Client::connect(nic, address, options.clone());
         Ok(self.selection.connect(connect, ConnectError::is_other_provider)?)
     }
 
@@ -88,8 +87,8 @@ impl Options {
         let runtime = tokio::runtime::Handle::current();
         // The selection tries the providers one after the other, and blocks its thread.
         let connecting = tokio::task::spawn_blocking(move || {
-            let connect = |provider: &dyn Provider| {
-                runtime.block_on(farcall_rpc::AsyncClient::connect(provider, &*address, options.clone()))
+            let connect = |nic: &Nic| {
+                runtime.block_on(farcall_rpc::AsyncClient::connect(nic, &*address, options.clone()))
             };
             self.selection.connect(connect, ConnectError::is_other_provider)
         });
@@ -103,7 +102,7 @@ impl Options {
     /// Those of [`KvClient::connect`].
     pub fn connect_kv(&self, address: &str) -> Result<KvClient, Failure> {
         let options = self.client()?;
-        let connect = |provider: &dyn Provider| KvClient::connect(provider, address, &options);
+        let connect = |nic: &Nic| KvClient::connect(nic, address, &options);
         Ok(self.selection.connect(connect, farcall_kv::client::KvConnectError::is_other_provider)?)
     }
 
@@ -117,7 +116,7 @@ impl Options {
         F: Fn() -> H + Send + Sync + 'static,
     {
         let server = Server::builder().address(address).threads(self.threads);
-        Ok(server.start(&*self.provider()?, move |_thread| service())?)
+        Ok(server.start(&self.nic()?, move |_thread| service())?)
     }
 
     /// Listens for streams.
@@ -125,7 +124,7 @@ impl Options {
     /// # Errors
     /// Those of [`StreamListener::bind`].
     pub fn listen(&self, address: &str) -> Result<StreamListener, Failure> {
-        let nic = Nic::open(&*self.provider()?)?;
+        let nic = self.nic()?;
         let mut listener = StreamListener::bind(&nic, address, self.stream())?;
         listener.set_nonblocking(self.nonblocking);
         Ok(listener)
@@ -144,7 +143,7 @@ impl Options {
     /// # Errors
     /// Those of [`StreamSocket::connect`].
     pub fn connect_stream(&self, address: &str) -> Result<StreamSocket, Failure> {
-        let nic = Nic::open(&*self.provider()?)?;
+        let nic = self.nic()?;
         self.finished(StreamSocket::connect(&nic, address, self.stream())?)
     }
 

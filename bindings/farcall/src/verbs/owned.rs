@@ -3,8 +3,8 @@
 //!
 //! ```
 //! # #[cfg(feature = "softnic")] {
-//! use farcall::SoftNic;
-//! use farcall::verbs::owned::{Buffers, Completion, Nic, Pair, Transport};
+//! use farcall::{Nic, SoftNic};
+//! use farcall::verbs::owned::{Buffers, Completion, Pair, Transport};
 //!
 //! let nic = Nic::open(&SoftNic::new())?;
 //! let buffers = Buffers::new(&nic, 16, 4096)?;
@@ -89,7 +89,7 @@ mod pair;
 mod tasks;
 
 pub use buffer::{Buffer, Buffers, SharedMemory};
-pub use farcall_link::{Nic, PostRefused, RemoteRegion, Transport};
+pub use farcall_link::{PostRefused, RemoteRegion, Transport};
 pub use pair::{Address, Completion, Pair, Refused};
 #[cfg(feature = "tokio")]
 pub use tasks::AsyncPair;

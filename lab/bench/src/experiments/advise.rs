@@ -7,7 +7,7 @@ use super::stage::{Progress, Stage};
 use crate::load::AUTO;
 use crate::measure::{Spread, contention_warning, pin_thread};
 use crate::report::{Cell, Column, Figure, Report, Table};
-use farcall::select::{Chosen, Wish};
+use farcall::select::{ProviderChoice, SelectedNic};
 use farcall_link::{Nic, PRESETS, Plan, Preset, RequestPath, ResponsePath};
 use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, message_bytes};
@@ -26,7 +26,7 @@ pub struct AdvisePlan {
     /// Cores, durations, repetitions.
     pub stage: Stage,
     /// The RNIC of both ends.
-    pub chosen: Chosen,
+    pub chosen: SelectedNic,
     /// Profile with which connections start instead of a probe.
     pub profile: Option<LinkProfile>,
     /// Shape of the calls.
@@ -53,14 +53,14 @@ pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, Experime
     let nic = &chosen.selection;
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
-    conditions.push("provider", nic.wish.to_string());
+    conditions.push("provider", nic.provider.to_string());
     conditions.push("calls", job.to_string());
     let threads = format!("1 server thread, 1 client thread, {} connection(s)", plan.clients);
     conditions.push("threads", format!("{threads}, {} call(s) under way on each", plan.window));
-    let mut report = Report::new("Advice on the preset of such calls", conditions).over(nic.wish);
+    let mut report = Report::new("Advice on the preset of such calls", conditions).over(nic.provider);
     report.notes.extend(stage.single_core_note());
     contention_warning().into_iter().for_each(|warning| report.warn(warning));
-    let (fitting, unfit) = candidates(&Nic::open(&*chosen.provider)?, job);
+    let (fitting, unfit) = candidates(&chosen.nic.clone(), job);
     let server = calls::start_echo(stage, nic, 1)?;
     let ground = Ground { stage, nic, profile: plan.profile.as_ref(), server: &server };
     let mut taken: Vec<Candidate> = fitting
@@ -89,7 +89,7 @@ pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, Experime
     let failed = taken.iter().filter_map(|it| Some((it.preset, it.failed.clone()?)));
     let left_out: Vec<(&str, String)> = unfit.into_iter().chain(failed).collect();
     explain(&taken, &left_out, &mut report);
-    if nic.wish != Wish::Ibv {
+    if nic.provider != ProviderChoice::Ibv {
         report.note(SOFTWARE_NOTE);
     }
     Ok(report)
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn datagrams_are_left_out_where_messages_do_not_fit_in_words() {
-        let nic = Nic::open(&*Selection::softnic().choose().unwrap().provider).unwrap();
+        let nic = Selection::softnic().open().unwrap().nic;
         let job = |request_bytes, response_bytes| Job { request_bytes, response_bytes, process_us: 0 };
         let left_out = |job| candidates(&nic, &job).1;
         assert!(left_out(job(64, 64)).is_empty());

@@ -12,7 +12,7 @@ use crate::report::{Column, Figure, Report, Table};
 use crate::rnic::{self, Operation, RnicTask, RnicTest, Tuning};
 use crate::streams::{self, MESSAGE_LEN_BYTES, Medium};
 use crate::ucx::{Ucx, UcxTest};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use farcall_link::Transport;
 use std::fmt;
 
@@ -38,7 +38,7 @@ pub struct StreamPlan {
     /// Cores, durations, repetitions.
     pub stage: Stage,
     /// The RNIC of both ends.
-    pub chosen: Chosen,
+    pub chosen: SelectedNic,
     /// Lengths of writes.
     pub lens_bytes: Vec<usize>,
     /// Sockets to compare with.
@@ -86,12 +86,13 @@ pub fn run(plan: &StreamPlan, progress: Progress<'_>) -> Result<Report, Experime
     let StreamPlan { stage, chosen, .. } = plan;
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
-    conditions.push("provider", format!("{} (RC)", chosen.selection.wish));
+    conditions.push("provider", format!("{} (RC)", chosen.selection.provider));
     conditions.push("threads", "1 at each end, both polling");
     if stage.server_half().is_some() {
         conditions.push("streams go by", streams::path(chosen, &stage.pair_plan())?.to_string());
     }
-    let mut report = stage.report("Byte streams between two processes", conditions, chosen.selection.wish);
+    let mut report =
+        stage.report("Byte streams between two processes", conditions, chosen.selection.provider);
     report.notes.extend(stage.single_core_note());
     let ucx = find_ucx(plan.with_ucx && stage.server_half().is_none(), &mut report);
     let server = calls::start_echo(stage, &chosen.selection, 1)?;

@@ -6,7 +6,7 @@ use super::stage::{Progress, Stage};
 use crate::grpc::{self, Load, MESSAGE_LEN_BYTES, Preset};
 use crate::measure::{PairedRatio, pin_thread};
 use crate::report::{Column, Figure, Report, Table};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 
 /// Loads that are measured under each preset.
 const LOADS: [Load; 4] = [Load::Unary, Load::Converse, Load::Window, Load::Repeat];
@@ -21,7 +21,7 @@ pub struct GrpcPlan {
     /// Cores, durations, repetitions.
     pub stage: Stage,
     /// The RNIC of both ends.
-    pub chosen: Chosen,
+    pub chosen: SelectedNic,
     /// Transports of the calls; the others are compared with the first.
     pub presets: Vec<Preset>,
 }
@@ -41,10 +41,10 @@ pub fn run(plan: &GrpcPlan, progress: Progress<'_>) -> Result<Report, Experiment
     let GrpcPlan { stage, chosen, .. } = plan;
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
-    conditions.push("provider", format!("{} (RC)", chosen.selection.wish));
+    conditions.push("provider", format!("{} (RC)", chosen.selection.provider));
     conditions.push("threads", "1 at each end; over streams both poll, over TCP they sleep in epoll");
     conditions.push("message", format!("{MESSAGE_LEN_BYTES} B"));
-    let mut report = Report::new("gRPC between two processes", conditions).over(chosen.selection.wish);
+    let mut report = Report::new("gRPC between two processes", conditions).over(chosen.selection.provider);
     report.notes.extend(stage.single_core_note());
     let pairs = LOADS.iter().flat_map(|load| plan.presets.iter().map(|preset| (*load, *preset)));
     let mut lines: Vec<Line> =

@@ -6,7 +6,7 @@ use crate::grpc::{Preset, Ycsb, YcsbTask, ycsb};
 use crate::measure::{LatencyRecorder, PairedRatio, pin_thread};
 use crate::report::{Column, Figure, Report, Table};
 use crate::workload::Workload;
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 
 const NOTES: [&str; 3] = [
     "Every value is checked, of scans the order of keys, too. Each run has a fresh server, whose store takes the \
@@ -21,7 +21,7 @@ pub struct YcsbPlan {
     /// Cores, repetitions, seed.
     pub stage: Stage,
     /// The RNIC of both ends.
-    pub chosen: Chosen,
+    pub chosen: SelectedNic,
     /// Transports of the calls; the others are compared with the first.
     pub presets: Vec<Preset>,
     /// Workloads.
@@ -49,11 +49,11 @@ pub fn run(plan: &YcsbPlan, progress: Progress<'_>) -> Result<Report, Experiment
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
     conditions.replace("repetitions", format!("{}, interleaved; medians with ranges", stage.repetitions));
-    conditions.push("provider", format!("{} (RC)", chosen.selection.wish));
+    conditions.push("provider", format!("{} (RC)", chosen.selection.provider));
     conditions.push("clients", clients.to_string());
     conditions.push("records", records.to_string());
     conditions.push("operations", format!("{operations} of all clients, in each run"));
-    let mut report = Report::new("YCSB over gRPC", conditions).over(chosen.selection.wish);
+    let mut report = Report::new("YCSB over gRPC", conditions).over(chosen.selection.provider);
     report.notes.extend(stage.single_core_note());
     let mut lines = Vec::new();
     for workload in plan.workloads.iter().copied() {

@@ -9,7 +9,7 @@ use crate::report::Report;
 use crate::rnic::echo::{self, EchoResult, EchoTask};
 use crate::rnic::{self, RnicError, RnicResult, RnicTask, RnicTest};
 use crate::ucx::{Ucx, UcxResult, UcxTest};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use std::fmt;
 
 /// Figures of one measurement; NaN if the measurement does not provide them.
@@ -222,7 +222,7 @@ impl Line {
     /// last byte, are notes.
     pub(crate) fn measure(
         &mut self,
-        chosen: &Chosen,
+        chosen: &SelectedNic,
         stage: &Stage,
         ucx: Option<&Ucx>,
         report: &mut Report,

@@ -5,7 +5,7 @@ use super::stage::{Progress, Stage};
 use crate::measure::Spread;
 use crate::report::Report;
 use crate::rnic::{Inlining, Operation, RnicError, RnicTask, RnicTest, Tuning};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use farcall_link::Transport;
 use farcall_rpc::tune::Posting;
 use std::fmt;
@@ -77,7 +77,7 @@ impl Probe {
 /// # Errors
 /// Returns an error if a measurement is not possible.
 pub(super) fn measure(
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     stage: &Stage,
     idle_turn_ns: u64,
     report: &mut Report,

@@ -11,7 +11,7 @@ use super::stage::{Progress, Stage};
 use crate::measure::Spread;
 use crate::report::{Cell, Column, Report, Table};
 use crate::rnic::{self, Operation, RnicError, RnicTask, RnicTest, Survey, Tuning};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use farcall_link::Transport;
 use farcall_shm::raise_descriptor_limit;
 
@@ -46,12 +46,12 @@ struct Line {
 /// # Errors
 /// Returns an error if the plan is not possible, or if a measurement fails.
 pub fn run(
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     stage: &Stage,
     plan: &QpsPlan,
     progress: Progress<'_>,
 ) -> Result<Report, RnicError> {
-    let survey = Survey::of(&*chosen.provider)?;
+    let survey = Survey::of(&chosen.nic);
     let mut lines = plan.lines();
     for line in &lines {
         for task in [plan.rate(line), plan.latency(line)] {
@@ -187,7 +187,7 @@ mod tests {
     fn a_hundred_queue_pairs_are_compared_with_sixteen() {
         let mut stage = Stage::new(1, Duration::from_millis(3), 0).unwrap();
         stage.launcher = crate::peer::tests::launcher();
-        let chosen = Selection::softnic().choose().unwrap();
+        let chosen = Selection::softnic().open().unwrap();
         let report = run(&chosen, &stage, &plan(&[100]), &mut |_| true).unwrap();
         let rows = report.to_json()["tables"][0]["rows"].as_array().unwrap().clone();
         assert_eq!(rows.len(), 3);

@@ -3,13 +3,12 @@
 
 use super::ExperimentError;
 use crate::measure::LatencyRecorder;
+use farcall_link::Nic;
 use farcall_memory::{ClientConfig, PAGE_BYTES};
 use farcall_region::{LocalFaultBaseline, RegionConfig, RegionStatus, RemoteRegion};
-use farcall_verbs::Provider;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Faults of each kind in one round.
@@ -45,9 +44,9 @@ pub struct RegionFaults {
 ///
 /// # Errors
 /// Returns an error if no region can be created, or if a byte is wrong.
-pub fn run(provider: &Arc<dyn Provider>, plan: &RegionPlan) -> Result<RegionFaults, ExperimentError> {
+pub fn run(nic: &Nic, plan: &RegionPlan) -> Result<RegionFaults, ExperimentError> {
     let pages = plan.faults.next_multiple_of(TURN);
-    let open = |resident: usize| open(provider, plan, pages, resident);
+    let open = |resident: usize| open(nic, plan, pages, resident);
     let (roomy, full) = (open(2 * pages)?, open((pages / 8).max(64))?);
     let baseline = LocalFaultBaseline::new(pages, 1)?;
     let mut order: Vec<usize> = (0..pages).collect();
@@ -69,7 +68,7 @@ pub fn run(provider: &Arc<dyn Provider>, plan: &RegionPlan) -> Result<RegionFaul
 
 /// Opens a region all of whose pages are at memory nodes.
 fn open(
-    provider: &Arc<dyn Provider>,
+    nic: &Nic,
     plan: &RegionPlan,
     pages: usize,
     resident: usize,
@@ -83,7 +82,7 @@ fn open(
     };
     let resident_limit_bytes = (resident * PAGE_BYTES) as u64;
     let config = RegionConfig { memory, resident_limit_bytes, read_ahead_pages: 0 };
-    let mut region = RemoteRegion::open(Arc::clone(provider), config)?;
+    let mut region = RemoteRegion::open(nic, config)?;
     region.bytes_mut().fill(1);
     region.handle().dont_need(0..pages * PAGE_BYTES);
     let by = Instant::now() + LEAVE_MAX;

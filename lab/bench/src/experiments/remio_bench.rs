@@ -8,7 +8,7 @@ use crate::remio::{
     LocalMemory, Polling, RemioTask, Sample, Task, VerbsTask, Workload, combining_name, measure,
 };
 use crate::report::{Cell, Column, Figure, Report, Shown, Table};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use farcall_io::Combining;
 
 /// Meaning of the columns.
@@ -54,10 +54,14 @@ struct Line {
 /// # Errors
 /// Returns an error if a task is not possible, or if the first measurement fails. Later failures, including wrong
 /// bytes, are problems of the report.
-pub fn run(chosen: &Chosen, plan: &RemioPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
+pub fn run(
+    chosen: &SelectedNic,
+    plan: &RemioPlan,
+    progress: Progress<'_>,
+) -> Result<Report, ExperimentError> {
     let stage = &plan.stage;
     let mut report = Report::new("One-sided I/O to the memory of another process", plan.conditions(chosen))
-        .over(chosen.selection.wish);
+        .over(chosen.selection.provider);
     report.notes.extend(stage.single_core_note());
     let line = |task| Line { task, samples: Vec::new() };
     let (as_they_come, stacked) = (plan.as_they_come(), plan.stacked());
@@ -91,10 +95,10 @@ pub fn run(chosen: &Chosen, plan: &RemioPlan, progress: Progress<'_>) -> Result<
 }
 
 impl RemioPlan {
-    fn conditions(&self, chosen: &Chosen) -> crate::report::Conditions {
+    fn conditions(&self, chosen: &SelectedNic) -> crate::report::Conditions {
         let RemioTask { burst, len_bytes, region_bytes, connections, .. } = self.usual;
         let mut conditions = self.stage.conditions();
-        conditions.push("provider", chosen.selection.wish.name());
+        conditions.push("provider", chosen.selection.provider.name());
         conditions.push("because", chosen.explanation.clone());
         conditions.push(
             "requests",
@@ -265,7 +269,7 @@ mod tests {
 
     #[test]
     fn every_choice_has_its_row_and_its_ratio() {
-        let chosen = Selection::softnic().choose().unwrap();
+        let chosen = Selection::softnic().open().unwrap();
         let report = run(&chosen, &plan(), &mut |_| true).unwrap();
         assert!(report.is_sound(), "{report}");
         let json = report.to_json();
@@ -290,7 +294,7 @@ mod tests {
 
     #[test]
     fn an_impossible_choice_ends_it_before_anything_is_measured() {
-        let chosen = Selection::softnic().choose().unwrap();
+        let chosen = Selection::softnic().open().unwrap();
         let plan = RemioPlan { pollings: vec![Polling::Inline], ..plan() };
         let error = run(&chosen, &plan, &mut |_| true).unwrap_err().to_string();
         assert!(error.contains("only one thread"), "{error}");

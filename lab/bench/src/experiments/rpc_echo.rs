@@ -79,7 +79,7 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     let RpcEchoPlan { stage, nic, .. } = plan;
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
-    conditions.push("provider", format!("{} (RC; uc-rpc: UC; herd: UC and UD; ud-rpc: UD)", nic.wish));
+    conditions.push("provider", format!("{} (RC; uc-rpc: UC; herd: UC and UD; ud-rpc: UD)", nic.provider));
     let Job { request_bytes, response_bytes, process_us } = plan.job;
     let sizes = format!("{request_bytes} B requests, {response_bytes} B replies, {process_us} µs of work");
     conditions.push("sizes", sizes);
@@ -89,7 +89,7 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     );
     conditions.push("threads", threads);
     conditions.push("load", load_condition(plan.rate));
-    let mut report = stage.report("Echo calls between two processes", conditions, nic.wish);
+    let mut report = stage.report("Echo calls between two processes", conditions, nic.provider);
     report.notes.extend(stage.single_core_note());
     let ucx = find_ucx(plan.with_ucx && stage.server_half().is_none(), &mut report);
     let server = calls::start_echo(stage, nic, plan.server_threads)?;

@@ -3,7 +3,7 @@
 use crate::measure::{CoreError, Cores};
 use crate::peer::{PairPlan, PeerLauncher, Run};
 use crate::report::{Conditions, Report};
-use farcall::select::Wish;
+use farcall::select::ProviderChoice;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -164,7 +164,12 @@ impl Stage {
     }
 
     /// Returns an empty report of measurements over `provider`. Its first note states what lies between the two ends.
-    pub(crate) fn report(&self, title: impl Into<String>, conditions: Conditions, provider: Wish) -> Report {
+    pub(crate) fn report(
+        &self,
+        title: impl Into<String>,
+        conditions: Conditions,
+        provider: ProviderChoice,
+    ) -> Report {
         let report = Report::new(title, conditions);
         match self.run {
             Some(_) => Report { notes: vec![HALVES_NOTICE.to_owned()], ..report },

@@ -5,14 +5,14 @@ use super::stage::{Progress, Stage};
 use crate::measure::PairedRatio;
 use crate::report::{Column, Figure, Report, Table};
 use crate::streams::{self, Load, Served, Way};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 
 /// Plan of the experiment.
 pub struct WaitsPlan {
     /// Durations, repetitions.
     pub stage: Stage,
     /// The RNIC of both ends.
-    pub chosen: Chosen,
+    pub chosen: SelectedNic,
     /// Wait strategies, interleaved.
     pub ways: Vec<Way>,
     /// Load of all strategies.
@@ -39,13 +39,14 @@ pub fn run(plan: &WaitsPlan, progress: Progress<'_>) -> Result<Report, Experimen
     let WaitsPlan { stage, chosen, ways, load } = plan;
     let mut conditions = stage.conditions();
     conditions.replace("pinning", "none: pollers, workers and clients run on all cores");
-    conditions.push("provider", format!("{} (RC)", chosen.selection.wish));
+    conditions.push("provider", format!("{} (RC)", chosen.selection.provider));
     conditions.push("clients", load.clients.to_string());
     conditions.push("interval", format!("{} µs", load.interval.as_micros()));
     conditions.push("pollers (BPEV)", load.pollers.to_string());
     let measured = || "as measured".to_owned();
     conditions.push("bp_timeout (BPEV)", load.bp_timeout_us.map_or_else(measured, |us| format!("{us} µs")));
-    let mut report = Report::new("Ways of waiting for byte streams", conditions).over(chosen.selection.wish);
+    let mut report =
+        Report::new("Ways of waiting for byte streams", conditions).over(chosen.selection.provider);
     report.notes.extend(stage.single_core_note());
     let mut lines: Vec<_> = ways.iter().map(|way| Line { way: *way, served: Vec::new() }).collect();
     let title = |line: &Line| line.way.to_string();

@@ -6,7 +6,7 @@ use super::stage::{Progress, Stage};
 use crate::load::client_options;
 use crate::measure::{Spread, pin_thread};
 use crate::report::{Column, Figure, Report, Table};
-use farcall::select::{Chosen, Selection};
+use farcall::select::{SelectedNic, Selection};
 use farcall_rpc::tune::{Chooser, LinkProfile, Posting, ReadCost, Sample, TIME_NS_MAX};
 use farcall_rpc::{FetchThenReply, StaticClient};
 use std::time::{Duration, Instant};
@@ -30,15 +30,15 @@ const NOTE: &str = "alone: one READ, waited for. A reply is a WRITE of 64 B, wit
 /// Returns an error if a measurement is not possible.
 pub fn run(
     stage: &Stage,
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     progress: Progress<'_>,
 ) -> Result<(Report, Option<LinkProfile>), ExperimentError> {
     let nic = &chosen.selection;
     pin_thread(stage.client_core)?;
     let mut conditions = stage.conditions();
-    conditions.push("provider", format!("{} (RC)", nic.wish));
+    conditions.push("provider", format!("{} (RC)", nic.provider));
     conditions.push("threads", "1 server thread, 1 client thread, 1 connection");
-    let mut report = stage.report("What a connection can do", conditions, nic.wish);
+    let mut report = stage.report("What a connection can do", conditions, nic.provider);
     report.notes.extend(stage.single_core_note());
     report.note(NOTE);
     let service = Service { nic: nic.clone(), what: Served::Echo { threads: 1 } };
@@ -117,7 +117,7 @@ fn measure(
 #[cfg(feature = "verbs")]
 fn with_posting(
     profile: LinkProfile,
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     stage: &Stage,
     idle_turn_ns: u64,
     report: &mut Report,
@@ -131,7 +131,7 @@ fn with_posting(
 #[cfg(not(feature = "verbs"))]
 fn with_posting(
     profile: LinkProfile,
-    _: &Chosen,
+    _: &SelectedNic,
     _: &Stage,
     _: u64,
     _: &mut Report,

@@ -11,7 +11,7 @@ use crate::load::AUTO;
 use crate::measure::pin_thread;
 use crate::report::{Column, Report, Table};
 use crate::workload::{Distribution, Workload};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use farcall_link::PRESETS;
 
 /// Workload of a paper, as calls or as operations of a store. The preset is filled in for each measurement.
@@ -54,14 +54,14 @@ struct Line {
 ///
 /// # Errors
 /// Returns an error if nothing can be measured.
-pub fn auto(chosen: &Chosen, stage: &Stage, progress: Progress<'_>) -> Result<Report, ExperimentError> {
+pub fn auto(chosen: &SelectedNic, stage: &Stage, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     pin_thread(stage.client_core)?;
     let nic = &chosen.selection;
     let mut conditions = stage.conditions();
-    conditions.push("provider", nic.wish.to_string());
+    conditions.push("provider", nic.provider.to_string());
     conditions.push("threads", "1 server thread, 1 client thread");
     let title = "The library's choice of a preset, on the workloads of the papers";
-    let mut report = stage.report(title, conditions, nic.wish);
+    let mut report = stage.report(title, conditions, nic.provider);
     report.notes.extend(stage.single_core_note());
     let (echo, mut store) =
         (calls::start_echo(stage, nic, 1)?, open_store(stage, nic, FrontEnd::ServerReply)?);
@@ -98,7 +98,7 @@ pub fn auto(chosen: &Chosen, stage: &Stage, progress: Progress<'_>) -> Result<Re
 impl Line {
     fn measure(
         &mut self,
-        (stage, chosen): (&Stage, &Chosen),
+        (stage, chosen): (&Stage, &SelectedNic),
         echo: &ServerProcess,
         store: &mut Stand,
         repetition: u32,

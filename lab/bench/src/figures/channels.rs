@@ -6,7 +6,7 @@ use crate::experiments::{ExperimentError, Stage};
 use crate::grpc::{self, CrowdTask, Preset, YcsbTask};
 use crate::measure::LatencyRecorder;
 use crate::streams::{self, Load, Medium, Way};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use std::fmt;
 
 /// A measured stream or gRPC load.
@@ -57,7 +57,7 @@ fn served(latencies: &LatencyRecorder, per_second: f64, cores: [f64; 2]) -> Samp
 impl Channel {
     pub(super) fn measure(
         &self,
-        chosen: &Chosen,
+        chosen: &SelectedNic,
         stage: &Stage,
         repetition: u32,
     ) -> Result<Sample, ExperimentError> {

@@ -9,14 +9,14 @@ use super::tuned::windows;
 use crate::experiments::{Progress, Stage};
 use crate::measure::Spread;
 use crate::report::Report;
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 
 /// Plan of a run.
 pub struct RunPlan<'a> {
     /// Experiments to measure.
     pub experiments: &'a [&'static Experiment],
     /// The provider of both ends.
-    pub chosen: &'a Chosen,
+    pub chosen: &'a SelectedNic,
     /// Cores, durations, repetitions, seed.
     pub stage: &'a Stage,
 }
@@ -31,17 +31,17 @@ struct Taken {
 /// that a program that is killed retains the completed ones.
 pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Results)) -> Results {
     let mut conditions = plan.stage.conditions();
-    conditions.push("provider", plan.chosen.selection.wish.name());
+    conditions.push("provider", plan.chosen.selection.provider.name());
     conditions.push("because", plan.chosen.explanation.clone());
     if plan.stage.server_half().is_some() {
         conditions.push("one host only", "bare limits and whatever else is of one host is left out");
     }
-    let mut report = plan.stage.report("", conditions, plan.chosen.selection.wish);
+    let mut report = plan.stage.report("", conditions, plan.chosen.selection.provider);
     report.notes.extend(plan.stage.single_core_note());
     let mut results = Results {
         farcall_figures: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        provider: plan.chosen.selection.wish.name().to_owned(),
+        provider: plan.chosen.selection.provider.name().to_owned(),
         seed: plan.stage.seed,
         conditions: report.conditions.iter().map(|(name, value)| (name.into(), value.into())).collect(),
         notes: report.notes,

@@ -17,7 +17,7 @@ use crate::rnic::{self, Direction, RnicError, RnicTask};
 use crate::training::{Trainers, Training};
 use crate::ucx::{Ucx, UcxError};
 use crate::workload::RecordShape;
-use farcall::select::{Chosen, Selection};
+use farcall::select::{SelectedNic, Selection};
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const TRAINING: Duration = Duration::from_secs(4);
 
 /// Running services, and where they run.
 pub(super) struct Servers<'a> {
-    pub(super) chosen: &'a Chosen,
+    pub(super) chosen: &'a SelectedNic,
     pub(super) stage: &'a Stage,
     /// Echo service, with its number of threads.
     echo: Option<(u16, ServerProcess)>,
@@ -59,7 +59,7 @@ pub(super) fn open_store(
 }
 
 impl<'a> Servers<'a> {
-    pub(super) fn new(chosen: &'a Chosen, stage: &'a Stage) -> Self {
+    pub(super) fn new(chosen: &'a SelectedNic, stage: &'a Stage) -> Self {
         Self {
             chosen,
             stage,

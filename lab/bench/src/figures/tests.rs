@@ -18,7 +18,7 @@ fn ids(names: &[&str]) -> Vec<&'static str> {
 fn run_briefly(names: &[&str], count: usize) -> (Results, usize) {
     let mut stage = Stage::new(1, Duration::from_millis(2), 7).unwrap();
     stage.launcher = crate::peer::tests::launcher();
-    let chosen = Selection::softnic().choose().unwrap();
+    let chosen = Selection::softnic().open().unwrap();
     let experiments = experiments(names);
     let (mut begun, mut kept) = (0, 0);
     let plan = RunPlan { experiments: &experiments, chosen: &chosen, stage: &stage };

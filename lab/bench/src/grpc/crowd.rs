@@ -7,7 +7,7 @@ use crate::measure::{LatencyRecorder, cpu_time, keep_thread_on, pin_thread, resi
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
 use crate::streams::Way;
 use bytes::Bytes;
-use farcall::select::{Chosen, Selection};
+use farcall::select::{SelectedNic, Selection};
 use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_client::EchoClient;
 use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
@@ -207,7 +207,7 @@ type Clients = Vec<tokio::task::JoinHandle<Result<LatencyRecorder, PeerError>>>;
 ///
 /// # Errors
 /// Returns an error if the other end cannot be started, if a call fails, or if a response is wrong.
-pub fn crowd(task: CrowdTask, chosen: &Chosen, plan: &PairPlan) -> Result<Crowd, PeerError> {
+pub fn crowd(task: CrowdTask, chosen: &SelectedNic, plan: &PairPlan) -> Result<Crowd, PeerError> {
     pin_thread(plan.client_core)?;
     let cores = vec![plan.server_core];
     let server = CrowdServer { task, selection: chosen.selection.clone(), cores };
@@ -225,7 +225,7 @@ pub fn crowd(task: CrowdTask, chosen: &Chosen, plan: &PairPlan) -> Result<Crowd,
         let clients = if task.way == Way::Tcp {
             tcp_clients(&run, address).await?
         } else {
-            let nic = Nic::open(&*chosen.provider)?;
+            let nic = chosen.nic.clone();
             native_clients(&run, &nic, address).await?
         };
         tokio::time::sleep(plan.warm_up).await;

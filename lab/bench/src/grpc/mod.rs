@@ -13,7 +13,7 @@ pub use ycsb::{Ycsb, YcsbServer, YcsbTask, ycsb};
 use crate::measure::{CpuMeter, RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
 use crate::streams::Way;
-use farcall::select::{Chosen, Selection};
+use farcall::select::{SelectedNic, Selection};
 use farcall_echo::v1::echo_client::EchoClient;
 use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
 use farcall_echo::v1::echo_server::EchoServer;
@@ -94,7 +94,7 @@ impl Preset {
 }
 
 fn open(selection: &Selection) -> Result<Nic, PeerError> {
-    Ok(Nic::open(&*selection.choose().map_err(failed)?.provider)?)
+    Ok(selection.open().map_err(failed)?.nic)
 }
 
 impl PeerTask for GrpcServer {
@@ -159,7 +159,12 @@ pub struct Measured {
 ///
 /// # Errors
 /// Returns an error if the other end cannot be started, if a call fails, or if a response is wrong.
-pub fn measure(preset: Preset, load: Load, chosen: &Chosen, plan: &PairPlan) -> Result<Measured, PeerError> {
+pub fn measure(
+    preset: Preset,
+    load: Load,
+    chosen: &SelectedNic,
+    plan: &PairPlan,
+) -> Result<Measured, PeerError> {
     pin_thread(plan.client_core)?;
     let server = GrpcServer { preset, nic: chosen.selection.clone() };
     let peer = plan.launcher.start(&server, plan.server_core, &[])?;
@@ -174,13 +179,13 @@ pub fn measure(preset: Preset, load: Load, chosen: &Chosen, plan: &PairPlan) -> 
                 http2(load, channel, plan).await
             }
             Preset::Http2 => {
-                let connector = Connector::new(&Nic::open(&*chosen.provider)?, address, preset.calling());
+                let connector = Connector::new(&chosen.nic.clone(), address, preset.calling());
                 let channel = endpoint()?.connect_with_connector(connector).await.map_err(failed)?;
                 http2(load, channel, plan).await
             }
             Preset::Native | Preset::Direct | Preset::Waits(_) => {
                 let options = GrpcOptions::default().stream(preset.calling());
-                let nic = Nic::open(&*chosen.provider)?;
+                let nic = chosen.nic.clone();
                 let channel = Channel::connect(&nic, address, options).await.map_err(failed)?;
                 let client = EchoClient::new(channel.clone());
                 if preset == Preset::Direct {

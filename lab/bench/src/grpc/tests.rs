@@ -20,7 +20,7 @@ fn plan() -> PairPlan {
 
 #[test]
 fn every_load_is_measured_over_every_preset() {
-    let (plan, chosen) = (plan(), Selection::softnic().choose().unwrap());
+    let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
     let presets = [Preset::Tcp, Preset::Http2, Preset::Native, Preset::Direct];
     for preset in presets.into_iter().chain(WAYS.map(Preset::Waits)) {
         for load in [Load::Unary, Load::Converse, Load::Window, Load::Repeat] {
@@ -33,7 +33,7 @@ fn every_load_is_measured_over_every_preset() {
 
 #[test]
 fn clients_of_one_server_are_measured_whichever_way_it_waits() {
-    let (plan, chosen) = (plan(), Selection::softnic().choose().unwrap());
+    let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
     for way in WAYS.into_iter().chain([Way::Tcp]) {
         for (calls, request_bytes, answer_bytes) in
             [(Calls::Unary, 4_096, 4_096), (Calls::Direct, 64, 8), (Calls::Stream { in_flight: 32 }, 32, 8)]
@@ -49,7 +49,7 @@ fn clients_of_one_server_are_measured_whichever_way_it_waits() {
 
 #[test]
 fn knobs_and_pauses_of_a_crowd_are_used() {
-    let (plan, chosen) = (plan(), Selection::softnic().choose().unwrap());
+    let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
     let usual = CrowdTask::of(Way::Bpev, Calls::Unary, 8_192, 8_192);
     let interval = Duration::from_micros(400);
     let task = CrowdTask {
@@ -71,7 +71,7 @@ fn knobs_and_pauses_of_a_crowd_are_used() {
 
 #[test]
 fn every_ycsb_workload_is_right_over_every_preset() {
-    let (plan, chosen) = (plan(), Selection::softnic().choose().unwrap());
+    let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
     let presets = [Preset::Tcp, Preset::Http2, Preset::Native, Preset::Direct, Preset::Waits(Way::Bpev)];
     for workload in Workload::ALL {
         for preset in presets {

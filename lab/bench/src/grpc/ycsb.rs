@@ -7,7 +7,7 @@ use crate::measure::{CpuMeter, LatencyRecorder, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
 use crate::workload::{Op, OpKind, OpStream, RecordShape, StreamConfig, Workload};
 use bytes::Bytes;
-use farcall::select::{Chosen, Selection};
+use farcall::select::{SelectedNic, Selection};
 use farcall_grpc::http2::Connector;
 use farcall_grpc::{Channel, GrpcOptions};
 use farcall_grpc_kv::v1::ordered_kv_client::OrderedKvClient;
@@ -17,7 +17,6 @@ use farcall_grpc_kv::v1::{
     ScanResponse, change,
 };
 use farcall_grpc_kv::{Durability, LsmServer, OrderedStore, ServerOptions, StoreOptions, Transport};
-use farcall_link::Nic;
 use rand::RngExt;
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
@@ -166,7 +165,7 @@ impl Caller for OrderedKvDirectClient {
 ///
 /// # Errors
 /// Returns an error if the other end cannot be started, if a call fails, or if a value is wrong.
-pub fn ycsb(task: YcsbTask, chosen: &Chosen, plan: &PairPlan, seed: u64) -> Result<Ycsb, PeerError> {
+pub fn ycsb(task: YcsbTask, chosen: &SelectedNic, plan: &PairPlan, seed: u64) -> Result<Ycsb, PeerError> {
     pin_thread(plan.client_core)?;
     let folder = tempfile::tempdir().map_err(PeerError::system("mkdtemp"))?;
     let server = YcsbServer {
@@ -238,22 +237,21 @@ enum Client {
     Direct(OrderedKvDirectClient),
 }
 
-async fn connect(preset: Preset, chosen: &Chosen, address: SocketAddr) -> Result<Client, PeerError> {
+async fn connect(preset: Preset, chosen: &SelectedNic, address: SocketAddr) -> Result<Client, PeerError> {
     let endpoint = || Endpoint::from_shared(format!("http://{address}")).map_err(failed);
-    let nic = || Nic::open(&*chosen.provider);
     Ok(match preset {
         Preset::Tcp => {
             let channel = endpoint()?.tcp_nodelay(true).connect().await.map_err(failed)?;
             Client::Http2(OrderedKvClient::new(channel))
         }
         Preset::Http2 => {
-            let connector = Connector::new(&nic()?, address, preset.calling());
+            let connector = Connector::new(&chosen.nic, address, preset.calling());
             let channel = endpoint()?.connect_with_connector(connector).await.map_err(failed)?;
             Client::Http2(OrderedKvClient::new(channel))
         }
         Preset::Native | Preset::Direct | Preset::Waits(_) => {
             let options = GrpcOptions::default().stream(preset.calling());
-            let channel = Channel::connect(&nic()?, address, options).await.map_err(failed)?;
+            let channel = Channel::connect(&chosen.nic, address, options).await.map_err(failed)?;
             if preset == Preset::Direct {
                 Client::Direct(OrderedKvDirectClient::new(channel))
             } else {

@@ -3,8 +3,8 @@
 use super::rpc::{Traffic, failed_call};
 use super::target::{Outcome, Request, Target, TargetError};
 use farcall_kv::bypass::{Answer, BypassClient, BypassError, ReadCounters, Scheme};
+use farcall_link::Nic;
 use farcall_rpc::ClientOptions;
-use farcall_verbs::Provider;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -22,16 +22,12 @@ impl<S: Scheme> BypassTarget<S> {
     ///
     /// # Errors
     /// Returns an error if there is no device, if the store cannot be reached, or if the server is not such a store.
-    pub fn connect(
-        provider: &dyn Provider,
-        address: SocketAddr,
-        options: &ClientOptions,
-    ) -> Result<Self, BypassError> {
+    pub fn connect(nic: &Nic, address: SocketAddr, options: &ClientOptions) -> Result<Self, BypassError> {
         let mut with_path = BypassClient::<S>::options();
         with_path.config.plan.geometry.window = options.config.plan.geometry.window;
         with_path.connect_timeout = options.connect_timeout;
         let with_path = with_path.call_timeout(options.call_timeout).probe(false);
-        let client = BypassClient::connect(provider, &address.to_string(), with_path)?;
+        let client = BypassClient::connect(nic, &address.to_string(), with_path)?;
         let incarnation = client.calls().server_incarnation();
         let slots = vec![0; client.available()];
         Ok(Self { client, incarnation, lost_at: None, slots })

@@ -42,7 +42,7 @@ pub fn settle<'a>(
     if preset != AUTO {
         return Ok((preset, None));
     }
-    let client = nic.connect(|provider| Client::connect(provider, address, options.clone()), |_| false)?;
+    let client = nic.connect(|nic| Client::connect(nic, address, options.clone()), |_| false)?;
     let Some(decision) = client.decision() else { return Ok((preset, None)) };
     options.config.plan = decision.plan;
     options.profile.clone_from(&decision.profile);

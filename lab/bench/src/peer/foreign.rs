@@ -69,7 +69,7 @@ mod tests {
 
     fn store(key_len_bytes: usize, front_end: &str) -> Wished {
         wish(&format!(
-            r#"{{"Serve":{{"run":7,"service":{{"nic":{{"wish":"ibv","device":"; reboot","gid_index":3}},
+            r#"{{"Serve":{{"run":7,"service":{{"nic":{{"provider":"ibv","device":"; reboot","gid_index":3}},
             "what":{{"Store":{{"front_end":{front_end},"records":100,"shape":{{"key_len_bytes":{key_len_bytes},
             "value_len_bytes_min":8,"value_len_bytes":32}}}}}}}}}}}}"#
         ))
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(store(16, r#""Unix""#), Wished::Refused);
         let echo = |threads: u32| {
             wish(&format!(
-                r#"{{"Serve":{{"run":7,"service":{{"nic":{{"wish":"softnic"}},"what":{{"Echo":{{"threads":{threads}}}}}}}}}}}"#
+                r#"{{"Serve":{{"run":7,"service":{{"nic":{{"provider":"softnic"}},"what":{{"Echo":{{"threads":{threads}}}}}}}}}}}"#
             ))
         };
         assert!(matches!(echo(256), Wished::Server(_)));

@@ -273,7 +273,7 @@ impl Processes {
 /// Returns the RNIC of this host: the specified one, or else one of the kind that the client half uses.
 pub(super) fn nic_of(own: &Selection, theirs: &Selection) -> Selection {
     if *own == Selection::default() {
-        Selection { wish: theirs.wish, ..Selection::default() }
+        Selection { provider: theirs.provider, ..Selection::default() }
     } else {
         own.clone()
     }

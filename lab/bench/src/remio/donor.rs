@@ -3,10 +3,10 @@
 use super::pages::{Pages, Version, Written};
 use crate::experiments::ExperimentError;
 use crate::peer::{PairPlan, Peer, PeerError, PeerPlace, PeerTask, receive, send};
-use farcall::select::{Chosen, Selection};
+use farcall::select::{SelectedNic, Selection};
 use farcall_io::Target;
 use farcall_link::bootstrap::QpInfo;
-use farcall_link::{Nic, Region, RemoteRegion};
+use farcall_link::{Region, RemoteRegion};
 use farcall_verbs::Access;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -66,8 +66,8 @@ impl Donor {
         let Self { selection, pages, connections } = self;
         // The task may have been sent by another host, so it is checked again.
         self.check()?;
-        let chosen = place.nic(selection).choose()?;
-        let nic = Nic::open(&*chosen.provider)?;
+        let chosen = place.nic(selection).open()?;
+        let nic = chosen.nic.clone();
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let memory = Arc::new(Region::alloc(&*nic.pd, pages.offset(pages.count), access)?);
         let mut page_bytes = vec![0; pages.len_bytes];
@@ -104,7 +104,7 @@ impl Donor {
 
 /// Starts donors, each with the same number of queue pairs, on the server core; they sleep.
 pub(super) fn start(
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     plan: &PairPlan,
     pages: Pages,
     count: u32,

@@ -24,7 +24,7 @@ pub use farcall_io::Combining;
 
 use crate::experiments::ExperimentError;
 use crate::peer::PairPlan;
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use std::fmt;
 
 /// A measurement.
@@ -61,7 +61,12 @@ impl fmt::Display for Task {
 ///
 /// # Errors
 /// Returns an error if the task is not possible, if a request fails, or if a byte is wrong.
-pub fn measure(chosen: &Chosen, task: &Task, plan: &PairPlan, seed: u64) -> Result<Sample, ExperimentError> {
+pub fn measure(
+    chosen: &SelectedNic,
+    task: &Task,
+    plan: &PairPlan,
+    seed: u64,
+) -> Result<Sample, ExperimentError> {
     match task {
         Task::Remio(task) => {
             task.check()?;

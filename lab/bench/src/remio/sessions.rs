@@ -10,10 +10,10 @@ use super::user::{Ground, Inboxes, OVER, RECORDED, User, UserSample, WARM_UP};
 use crate::experiments::ExperimentError;
 use crate::measure::{LatencyRecorder, cpu_time, pin_thread};
 use crate::peer::{PairPlan, Peer};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use farcall_drive::{Driver, Stop};
 use farcall_io::{Attached, Counts, PollCounts, Poller, PollerConfig, Session};
-use farcall_link::{Nic, Region};
+use farcall_link::Region;
 use farcall_verbs::{Access, MonotonicClock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -32,7 +32,7 @@ struct Ends {
 type Looked = Result<(PollCounts, u64), ExperimentError>;
 
 pub(super) fn measure(
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     task: &RemioTask,
     plan: &PairPlan,
     seed: u64,
@@ -108,8 +108,8 @@ pub(super) fn measure(
 
 const PANICKED: &str = "a thread of the measurement panicked; its message is on standard error";
 
-fn connect(chosen: &Chosen, task: &RemioTask, donors: &[Peer]) -> Result<Ends, ExperimentError> {
-    let nic = Nic::open(&*chosen.provider)?;
+fn connect(chosen: &SelectedNic, task: &RemioTask, donors: &[Peer]) -> Result<Ends, ExperimentError> {
+    let nic = chosen.nic.clone();
     let config = task.config();
     let sessions_each = donors.len().div_ceil(task.pollers as usize);
     let completions = sessions_each as u32 * config.connections as u32 * config.send_depth;

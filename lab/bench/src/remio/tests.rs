@@ -13,7 +13,7 @@ fn plan() -> PairPlan {
 }
 
 fn measured(task: RemioTask) -> Sample {
-    let chosen = Selection::softnic().choose().unwrap();
+    let chosen = Selection::softnic().open().unwrap();
     measure(&chosen, &Task::Remio(small(task)), &plan(), 5).unwrap_or_else(|error| panic!("{task}: {error}"))
 }
 
@@ -101,7 +101,7 @@ fn bursts_that_stack_up_make_exactly_so_many_work_requests() {
 
 #[test]
 fn bare_verbs_do_the_same_one_at_a_time_and_with_a_window() {
-    let chosen = Selection::softnic().choose().unwrap();
+    let chosen = Selection::softnic().open().unwrap();
     for workload in Workload::ALL {
         for window in [1, 16] {
             let task = VerbsTask { workload, window, len_bytes: 4096, region_bytes: 1 << 20 };
@@ -115,7 +115,7 @@ fn bare_verbs_do_the_same_one_at_a_time_and_with_a_window() {
 /// The donor contains the bytes of another run.
 #[test]
 fn wrong_bytes_end_a_measurement() {
-    let chosen = Selection::softnic().choose().unwrap();
+    let chosen = Selection::softnic().open().unwrap();
     let task = small(RemioTask::of(Workload::RANDOM_READS, Combining::MergeAndChain));
     let donors = donor::start(&chosen, &plan(), task.pages(6), 1, task.connections).unwrap();
     let error = sessions::measure(&chosen, &task, &plan(), 5, &donors).unwrap_err().to_string();

@@ -8,10 +8,10 @@ use super::task::VerbsTask;
 use crate::experiments::ExperimentError;
 use crate::measure::{LatencyRecorder, cpu_time, pin_thread};
 use crate::peer::{PairPlan, Peer};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use farcall_io::{Counts, PollCounts};
 use farcall_link::{
-    Connection, LocalSlice, Nic, Operation, QpSizes, Region, RegionId, Remote, RemoteRegion, Transport,
+    Connection, LocalSlice, Operation, QpSizes, Region, RegionId, Remote, RemoteRegion, Transport,
     WorkRequest, send_tag,
 };
 use farcall_verbs::{Access, CqInitAttr, RawCq, Wc};
@@ -48,7 +48,7 @@ struct Line<'a> {
 }
 
 pub(super) fn measure(
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     task: &VerbsTask,
     plan: &PairPlan,
     seed: u64,
@@ -91,14 +91,14 @@ pub(super) fn measure(
 
 impl<'a> Line<'a> {
     fn connect(
-        chosen: &Chosen,
+        chosen: &SelectedNic,
         task: &VerbsTask,
         pages: Pages,
         written: &'a Written,
         chooser: Chooser<'a>,
         donor: &Peer,
     ) -> Result<Self, ExperimentError> {
-        let nic = Nic::open(&*chosen.provider)?;
+        let nic = chosen.nic.clone();
         let depth = task.window + 1;
         let cq = nic.context.create_cq(&CqInitAttr { cqe: depth, channel: None })?;
         let config = QpSizes {

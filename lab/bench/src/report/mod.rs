@@ -9,7 +9,7 @@ mod text;
 pub use conditions::Conditions;
 pub use table::{Cell, Column, Figure, Shown, Table};
 
-use farcall::select::Wish;
+use farcall::select::ProviderChoice;
 use std::fmt;
 
 /// Notice in every report on the software RNIC.
@@ -55,8 +55,8 @@ impl Report {
 
     /// Replaces that notice if both ends used an RNIC of this host.
     #[must_use]
-    pub fn over(mut self, provider: Wish) -> Self {
-        if provider == Wish::Ibv {
+    pub fn over(mut self, provider: ProviderChoice) -> Self {
+        if provider == ProviderChoice::Ibv {
             self.notes[0] = ONE_RNIC_NOTICE.to_owned();
         }
         self

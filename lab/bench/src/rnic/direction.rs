@@ -14,7 +14,7 @@ use super::{Illegal, RnicError, RnicResult, Role, Survey, account, measure_from,
 use crate::experiments::clients::Client;
 use crate::experiments::{ExperimentError, Stage, clients};
 use crate::peer::{PairPlan, PeerError, PeerPlace, PeerTask};
-use farcall::select::{Chosen, Selection};
+use farcall::select::{SelectedNic, Selection};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub struct Rate {
 /// # Errors
 /// Returns an error if the task is not a throughput, or those of [`measure`](super::measure).
 pub fn rate(
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     task: RnicTask,
     direction: Direction,
     clients: u32,
@@ -62,7 +62,7 @@ pub fn rate(
         let what = "only rates are measured in a direction".to_owned();
         return Err(Illegal { what, nearest: "a throughput".to_owned() }.into());
     }
-    let survey = Survey::of(&*chosen.provider)?;
+    let survey = Survey::of(&chosen.nic);
     task.check_device(&survey.attr, &survey.port.attr)?;
     let selection = chosen.selection.clone();
     let client_of = |number| OneOfMany {
@@ -107,7 +107,7 @@ impl Client for OneOfMany {
 impl OneOfMany {
     /// Connects, calls `connected`, then measures.
     fn measure(&self, connected: impl FnOnce() -> Result<(), RnicError>) -> Result<RnicResult, RnicError> {
-        let chosen = self.selection.choose()?;
+        let chosen = self.selection.open()?;
         match self.direction {
             Direction::InBound => measure_from(&chosen, self.task, &self.plan, connected),
             Direction::OutBound => self.measure_issuer(&chosen, connected),
@@ -117,7 +117,7 @@ impl OneOfMany {
     /// Measures an issuing peer, with this process as the passive target.
     fn measure_issuer(
         &self,
-        chosen: &Chosen,
+        chosen: &SelectedNic,
         connected: impl FnOnce() -> Result<(), RnicError>,
     ) -> Result<RnicResult, RnicError> {
         let Self { task, plan, .. } = self;
@@ -130,7 +130,7 @@ impl OneOfMany {
         };
         let peer = plan.start(&issuer)?;
         let control = peer.control();
-        let mut end = End::connect(&*chosen.provider, control, &task.end_plan(Role::Target))?;
+        let mut end = End::connect(&chosen.nic, control, &task.end_plan(Role::Target))?;
         connected()?;
         handshake::send(control, &Begin)?;
         let meter = Meter::start(&peer)?;
@@ -180,10 +180,10 @@ impl Issuer {
     fn issue(&self, place: &PeerPlace) -> Result<(), RnicError> {
         // The task may have been sent by another host, so it is checked again.
         self.task.check()?;
-        let chosen = place.nic(&self.selection).choose()?;
+        let chosen = place.nic(&self.selection).open()?;
         place.ready()?;
         let control = place.control();
-        let mut end = End::connect(&*chosen.provider, control, &self.task.end_plan(Role::Initiator))?;
+        let mut end = End::connect(&chosen.nic, control, &self.task.end_plan(Role::Initiator))?;
         let Begin = handshake::receive(control)?;
         let issued = self.throughput(&mut end, &mut Watch::initiator(control));
         handshake::send(control, &issued.map_err(|error| error.to_string()))?;

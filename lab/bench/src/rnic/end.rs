@@ -16,8 +16,7 @@ use farcall_link::{
     WorkRequest, send_tag,
 };
 use farcall_verbs::{
-    Access, CompChannel, CqInitAttr, DeviceAttr, Endpoint, Nanos, Notify, Progress, Provider, RawCq, WaitSet,
-    Wc,
+    Access, CompChannel, CqInitAttr, DeviceAttr, Endpoint, Nanos, Notify, Progress, RawCq, WaitSet, Wc,
 };
 use std::sync::Arc;
 
@@ -76,15 +75,10 @@ pub(super) struct End {
 
 impl End {
     /// Connects to the process behind `control`, which executes the same steps.
-    pub(super) fn connect(
-        provider: &dyn Provider,
-        control: &Control,
-        plan: &EndPlan,
-    ) -> Result<Self, RnicError> {
-        let nic = Nic::open(provider)?;
+    pub(super) fn connect(nic: &Nic, control: &Control, plan: &EndPlan) -> Result<Self, RnicError> {
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         access.set(Access::REMOTE_ATOMIC, plan.with_atomics);
-        let memory = Memory::new(&nic, plan.places, access)?;
+        let memory = Memory::new(nic, plan.places, access)?;
         let channel = plan.sleeps.then(|| nic.context.create_comp_channel()).transpose()?;
         let qps: u32 = plan.lanes.iter().map(|(_, count)| count).sum();
         let receives_each = plan.receives_each(qps, &nic.attr)?;
@@ -93,7 +87,7 @@ impl End {
         let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: channel.as_deref() })?;
         let srq_depth =
             qps.saturating_mul(receives_each).clamp(1, SRQ_DEPTH_MAX.min(nic.attr.max_srq_wr).max(1));
-        let shared = plan.shares_receives.then(|| SharedReceives::new(&nic, srq_depth)).transpose()?;
+        let shared = plan.shares_receives.then(|| SharedReceives::new(nic, srq_depth)).transpose()?;
         let shared = shared.map(|shared| (shared, srq_depth));
         let config = QpSizes {
             send_depth,
@@ -104,12 +98,12 @@ impl End {
             access,
         };
         let srq = shared.as_ref().map(|(shared, _)| shared);
-        let rows = plan.lanes.iter().map(|lane| Row::new(&nic, *lane, &*cq, config, srq));
+        let rows = plan.lanes.iter().map(|lane| Row::new(nic, *lane, &*cq, config, srq));
         let rows = rows.collect::<Result<Vec<_>, _>>()?;
         let mine = Card {
             memory: memory.region().remote(),
             stride_bytes: plan.places.stride_bytes(),
-            qps: rows.iter().map(|row| row.infos(&nic)).collect(),
+            qps: rows.iter().map(|row| row.infos(nic)).collect(),
         };
         let remote = handshake::exchange(control, &mine)?;
         if remote.stride_bytes != mine.stride_bytes || remote.qps.len() != mine.qps.len() {
@@ -117,7 +111,7 @@ impl End {
                 PeerError::Exchange("the other end has other places or queue pairs".to_owned()).into()
             );
         }
-        let lanes = rows.into_iter().zip(&remote.qps).map(|(row, remote)| row.connect(&nic, remote));
+        let lanes = rows.into_iter().zip(&remote.qps).map(|(row, remote)| row.connect(nic, remote));
         let mut lanes = lanes.collect::<Result<Vec<_>, _>>()?;
         for qp in lanes.iter_mut().flat_map(|lane| &mut lane.qps) {
             qp.attach(Arc::clone(memory.region()));

@@ -37,7 +37,7 @@ use crate::measure::{CoreError, LatencySummary, ProcessError, pin_thread};
 use crate::peer::{PairPlan, Peer, PeerError, PeerPlace, PeerTask};
 use cost::Meter;
 use end::End;
-use farcall::select::{Chosen, Selection};
+use farcall::select::{SelectedNic, Selection};
 use farcall_link::{PostRefused, Transport};
 use farcall_verbs::WcStatus;
 use handshake::{Seen, Stop};
@@ -155,25 +155,24 @@ impl From<CoreError> for RnicError {
 ///
 /// # Errors
 /// Returns an error if the task is illegal, or if the provider, the peer or a work request fails.
-pub fn measure(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result<RnicResult, RnicError> {
+pub fn measure(chosen: &SelectedNic, task: RnicTask, plan: &PairPlan) -> Result<RnicResult, RnicError> {
     measure_from(chosen, task, plan, || Ok(()))
 }
 
 /// Like [`measure`], but calls `connected` after connecting and begins to measure when it returns.
 fn measure_from(
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     task: RnicTask,
     plan: &PairPlan,
     connected: impl FnOnce() -> Result<(), RnicError>,
 ) -> Result<RnicResult, RnicError> {
-    let provider = &*chosen.provider;
     task.check()?;
-    let survey = Survey::of(provider)?;
+    let survey = Survey::of(&chosen.nic);
     task.check_device(&survey.attr, &survey.port.attr)?;
     pin_thread(plan.client_core)?;
     let order = Target { task, selection: chosen.selection.clone() };
     let peer = plan.start(&order)?;
-    let mut end = End::connect(provider, peer.control(), &task.end_plan(Role::Initiator))?;
+    let mut end = End::connect(&chosen.nic, peer.control(), &task.end_plan(Role::Initiator))?;
     if task.needs_order() {
         end.require_order(task.tuning.assumes_order)?;
     }
@@ -189,7 +188,7 @@ fn measure_from(
 ///
 /// # Errors
 /// Those of [`measure`].
-pub fn measure_apart(chosen: &Chosen, task: RnicTask, plan: &PairPlan) -> Result<RnicResult, RnicError> {
+pub fn measure_apart(chosen: &SelectedNic, task: RnicTask, plan: &PairPlan) -> Result<RnicResult, RnicError> {
     let order = Initiator { task, selection: chosen.selection.clone(), plan: plan.clone() };
     let initiator = plan.launcher.start(&order, plan.client_core, &[])?;
     let result: Result<RnicResult, String> = handshake::receive(initiator.control())?;
@@ -211,7 +210,7 @@ impl PeerTask for Initiator {
         place.ready()?;
         let Self { task, selection, plan } = self;
         let result =
-            selection.choose().map_err(RnicError::from).and_then(|chosen| measure(&chosen, task, &plan));
+            selection.open().map_err(RnicError::from).and_then(|chosen| measure(&chosen, task, &plan));
         handshake::send(place.control(), &result.map_err(|error| error.to_string()))
     }
 }

@@ -1,8 +1,7 @@
 //! The measured device.
 
-use super::RnicError;
 use farcall_link::Nic;
-use farcall_verbs::{DeviceAttr, PortChoice, Provider};
+use farcall_verbs::{DeviceAttr, PortChoice};
 
 /// Attributes of a device.
 #[derive(Debug, Clone)]
@@ -16,13 +15,8 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Queries the provider's first device.
-    ///
-    /// # Errors
-    /// Returns an error if there is no device, or if it does not open.
-    pub fn of(provider: &dyn Provider) -> Result<Self, RnicError> {
-        let Nic { attr, port, .. } = Nic::open(provider)?;
-        let device = provider.devices()?.first().map_or_else(String::new, |device| device.name().to_owned());
-        Ok(Self { device, attr, port })
+    /// Returns the attributes of an open device.
+    pub fn of(nic: &Nic) -> Self {
+        Self { device: nic.device.to_string(), attr: nic.attr.clone(), port: nic.port.clone() }
     }
 }

@@ -40,10 +40,10 @@ pub(super) fn serve(
     take_part: impl FnOnce(&mut End, &mut Watch<'_>) -> Result<Infallible, Halt>,
 ) -> Result<(), PeerError> {
     let part = || -> Result<(), RnicError> {
-        let chosen = place.nic(selection).choose()?;
+        let chosen = place.nic(selection).open()?;
         place.ready()?;
         let control = place.control();
-        let mut end = End::connect(&*chosen.provider, control, plan)?;
+        let mut end = End::connect(&chosen.nic, control, plan)?;
         let Err(halt) = take_part(&mut end, &mut Watch::target(control));
         finish(&end, control, halt)
     };

@@ -19,7 +19,7 @@ fn plan() -> PairPlan {
 /// Measures `task` and checks what holds for every result. Returns `None` if the device reports that it lacks a
 /// capability.
 fn try_measure(task: RnicTask) -> Option<RnicResult> {
-    match measure(&Selection::softnic().choose().unwrap(), task, &plan()) {
+    match measure(&Selection::softnic().open().unwrap(), task, &plan()) {
         Ok(result) => {
             assert!(result.messages_per_second > 0.0 && result.bytes_per_second() > 0.0, "{result:?}");
             assert!(result.samples >= 1 && result.sent >= result.samples, "{result:?}");
@@ -157,7 +157,7 @@ fn what_the_target_saw_is_held_against_what_was_sent() {
 fn measures_rates_in_both_directions_with_several_clients() {
     let mut stage = Stage::new(1, Duration::from_millis(3), 0).unwrap();
     stage.launcher = tests_launcher();
-    let chosen = Selection::softnic().choose().unwrap();
+    let chosen = Selection::softnic().open().unwrap();
     let tuning = Tuning { window: 4, chain: 1, signal_every: 2, qps: 2, active_qps: 2, ..Tuning::RATE };
     let cases = [
         (Operation::Read, Transport::Rc, 1),

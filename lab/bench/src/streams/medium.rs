@@ -2,8 +2,8 @@
 
 use super::{Job, PATIENCE, Server};
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace};
-use farcall::select::{Chosen, Selection};
-use farcall_link::{Nic, WaitStrategy};
+use farcall::select::{SelectedNic, Selection};
+use farcall_link::WaitStrategy;
 use farcall_stream::{StreamListener, StreamOptions, StreamPath, StreamSocket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ pub(super) fn not_opened(error: impl fmt::Display) -> PeerError {
 
 impl Medium {
     /// Starts the other end and connects to it.
-    pub(super) fn open(self, job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<Opened, PeerError> {
+    pub(super) fn open(self, job: Job, chosen: &SelectedNic, plan: &PairPlan) -> Result<Opened, PeerError> {
         match self {
             Self::Stream => {
                 let (stream, peer) = connected(job, chosen, plan)?;
@@ -86,7 +86,12 @@ impl Medium {
     }
 
     /// Starts the other end and returns the address on which it listens.
-    fn listening(self, job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<(Peer, SocketAddr), PeerError> {
+    fn listening(
+        self,
+        job: Job,
+        chosen: &SelectedNic,
+        plan: &PairPlan,
+    ) -> Result<(Peer, SocketAddr), PeerError> {
         let peer = plan.start(&Server { end: ServingEnd::Listen(self, chosen.selection.clone()), job })?;
         let address = peer::receive(peer.control())?;
         Ok((peer, address))
@@ -115,8 +120,8 @@ impl ServingEnd {
     pub(super) fn open(&self, place: &mut PeerPlace) -> Result<Box<dyn Bytes>, PeerError> {
         match self {
             Self::Listen(Medium::Stream, selection) => {
-                let chosen = place.nic(selection).choose().map_err(not_opened)?;
-                let nic = Nic::open(&*chosen.provider)?;
+                let chosen = place.nic(selection).open().map_err(not_opened)?;
+                let nic = chosen.nic.clone();
                 let mut listener = StreamListener::bind(&nic, (place.control().local_ip(), 0), options())
                     .map_err(PeerError::system("bind"))?;
                 listens(place, listener.address())?;
@@ -146,9 +151,9 @@ fn listens(place: &PeerPlace, address: io::Result<SocketAddr>) -> Result<(), Pee
 }
 
 /// Connects a `farcall-stream` to another process.
-fn connected(job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<(StreamSocket, Peer), PeerError> {
+fn connected(job: Job, chosen: &SelectedNic, plan: &PairPlan) -> Result<(StreamSocket, Peer), PeerError> {
     let (peer, address) = Medium::Stream.listening(job, chosen, plan)?;
-    let nic = Nic::open(&*chosen.provider)?;
+    let nic = chosen.nic.clone();
     Ok((StreamSocket::connect(&nic, address, options()).map_err(not_opened)?, peer))
 }
 
@@ -156,7 +161,7 @@ fn connected(job: Job, chosen: &Chosen, plan: &PairPlan) -> Result<(StreamSocket
 ///
 /// # Errors
 /// Returns an error if the other end cannot be started or reached.
-pub fn path(chosen: &Chosen, plan: &PairPlan) -> Result<StreamPath, PeerError> {
+pub fn path(chosen: &SelectedNic, plan: &PairPlan) -> Result<StreamPath, PeerError> {
     connected(Job::Answer, chosen, plan).map(|(stream, _)| stream.path())
 }
 

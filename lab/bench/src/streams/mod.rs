@@ -20,7 +20,7 @@ pub use waits::{EchoServer, Load, Served, Way, serve};
 
 use crate::measure::{RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use medium::{Bytes, Opened, ServingEnd};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -83,7 +83,7 @@ impl Job {
 ///
 /// # Errors
 /// Returns an error if the other end cannot be started, if the stream fails, or if a byte is wrong.
-pub fn round_trips(medium: Medium, chosen: &Chosen, plan: &PairPlan) -> Result<RoundTrips, PeerError> {
+pub fn round_trips(medium: Medium, chosen: &SelectedNic, plan: &PairPlan) -> Result<RoundTrips, PeerError> {
     with_peer(medium, Job::Answer, chosen, plan, |opened| {
         ping_pong::round_trips(&mut *opened.stream, plan.warm_up, plan.duration)
     })
@@ -96,7 +96,7 @@ pub fn round_trips(medium: Medium, chosen: &Chosen, plan: &PairPlan) -> Result<R
 pub fn one_way(
     medium: Medium,
     len_bytes: usize,
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     plan: &PairPlan,
 ) -> Result<OneWay, PeerError> {
     with_peer(medium, Job::Take { len_bytes }, chosen, plan, |opened| {
@@ -108,7 +108,7 @@ pub fn one_way(
 fn with_peer<T>(
     medium: Medium,
     job: Job,
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     plan: &PairPlan,
     measure: impl FnOnce(&mut Opened) -> Result<T, PeerError>,
 ) -> Result<T, PeerError> {

@@ -18,8 +18,8 @@ fn plan() -> PairPlan {
     }
 }
 
-fn chosen() -> Chosen {
-    Selection::softnic().choose().unwrap()
+fn chosen() -> SelectedNic {
+    Selection::softnic().open().unwrap()
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::medium::not_opened;
 use super::ping_pong::{MESSAGE_LEN_BYTES, message};
 use crate::measure::{Cores, CpuMeter, LatencyRecorder, keep_thread_on};
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
-use farcall::select::{Chosen, Selection};
+use farcall::select::{SelectedNic, Selection};
 use farcall_drive::Pollers;
 use farcall_link::{Nic, WaitStrategy};
 use farcall_stream::{StreamListener, StreamOptions, StreamSet, StreamSocket};
@@ -101,8 +101,8 @@ impl PeerTask for EchoServer {
             let accept = || Ok(listener.accept().map_err(PeerError::system("accept"))?.0);
             return echo_tcp((0..clients).map(|_| accept()).collect::<Result<_, PeerError>>()?);
         }
-        let chosen = self.selection.choose().map_err(not_opened)?;
-        let nic = Nic::open(&*chosen.provider)?;
+        let chosen = self.selection.open().map_err(not_opened)?;
+        let nic = chosen.nic.clone();
         let mut options = self.way.options();
         if self.way == Way::Bpev && self.load.pollers > 0 {
             let pollers = Pollers::start(self.load.pollers).map_err(PeerError::system("clone"))?;
@@ -215,12 +215,12 @@ struct Phases {
 ///
 /// # Errors
 /// Returns an error if the other end cannot be started, if a stream fails, or if a byte is wrong.
-pub fn serve(way: Way, load: Load, chosen: &Chosen, plan: &PairPlan) -> Result<Served, PeerError> {
+pub fn serve(way: Way, load: Load, chosen: &SelectedNic, plan: &PairPlan) -> Result<Served, PeerError> {
     let cores = Cores::allowed()?.as_slice().to_vec();
     let server = EchoServer { way, load, selection: chosen.selection.clone(), cores };
     let server = plan.launcher.start(&server, plan.server_core, &[])?;
     let address: SocketAddr = peer::receive(server.control())?;
-    let nic = Nic::open(&*chosen.provider)?;
+    let nic = chosen.nic.clone();
     let mut sockets: Vec<Box<dyn ReadWrite>> = Vec::new();
     for _ in 0..load.clients {
         sockets.push(way.connect(&nic, address)?);

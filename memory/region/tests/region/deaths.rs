@@ -68,7 +68,7 @@ fn loses_no_byte_when_a_node_is_killed() {
     let config = config(addresses, PAGES, 64);
     let suspect_after = Duration::from_millis(100);
     let memory = ClientConfig { suspect_after, ..config.memory };
-    let mut region = RemoteRegion::open(provider(), RegionConfig { memory, ..config }).unwrap();
+    let mut region = RemoteRegion::open(&nic(), RegionConfig { memory, ..config }).unwrap();
     let mut lives = vec![0; PAGES];
     under_load(&mut region, &mut lives, |handle, turns| {
         until_whole(handle);
@@ -87,7 +87,7 @@ fn loses_no_byte_when_a_node_is_killed() {
 #[test]
 fn loses_no_byte_when_a_node_is_stopped_and_resumed() {
     let (nodes, addresses) = node_processes(2);
-    let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 64)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(addresses, PAGES, 64)).unwrap();
     let mut lives = vec![0; PAGES];
     under_load(&mut region, &mut lives, |_, turns| {
         for node in &nodes {
@@ -105,7 +105,7 @@ fn loses_no_byte_when_a_node_is_stopped_and_resumed() {
 #[ignore = "hung once in 20 runs of this program, for an unknown cause; bash .ci/run rounds"]
 fn restores_a_page_that_is_not_stored_yet() {
     let (nodes, addresses) = node_processes(1);
-    let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 64)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(addresses, PAGES, 64)).unwrap();
     // A stopped node grants no slab: the page cannot be stored and stays staged.
     nodes[0].signal(Signal::STOP);
     region.bytes_mut()[..PAGE_BYTES].fill(7);

@@ -54,7 +54,7 @@ fn matches_a_plain_vector_under_eviction() {
     let (mut rng, file) = (SplitMix64::new(seed), TestFile::new("model"));
     let (_nodes, addresses) = nodes_here(2);
     let config = config(addresses, PAGES, RESIDENT);
-    let mut region = RemoteRegion::open(provider(), config.clone()).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config.clone()).unwrap();
     let mut model = vec![0; PAGES * PAGE_BYTES];
     for _ in 0..1_000 {
         step(&mut rng, &mut region, &mut model, &file);
@@ -73,14 +73,14 @@ fn matches_a_plain_vector_under_eviction() {
     assert_eq!((counts.poisoned, counts.not_stored), (0, 0));
     region.handle().snapshot(&file.0).unwrap();
     drop(region);
-    let again = RemoteRegion::open_snapshot(provider(), config, &file.0).unwrap();
+    let again = RemoteRegion::open_snapshot(&nic(), config, &file.0).unwrap();
     assert!(again.bytes() == model, "what is opened from a snapshot is what it was");
 }
 
 #[test]
 fn views_values_of_any_plain_type() {
     let (_nodes, addresses) = nodes_here(1);
-    let mut region = RemoteRegion::open(provider(), config(addresses, 128, 64)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(addresses, 128, 64)).unwrap();
     region.view_mut::<[f32; 3]>(1..3)[1] = [1.5, 2.5, -1.0];
     assert_eq!(region.view::<f32>(6..9), [1.5, 2.5, -1.0]);
     assert!(region.view::<u32>(0..6).iter().all(|word| *word == 0));
@@ -95,7 +95,7 @@ fn views_values_of_any_plain_type() {
 #[test]
 fn reads_ahead_and_prefetches_hinted_pages() {
     let (_nodes, addresses) = nodes_here(1);
-    let mut region = RemoteRegion::open(provider(), config(addresses, 1_024, 512)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(addresses, 1_024, 512)).unwrap();
     region.bytes_mut().fill(7);
     let handle = region.handle();
     until_gone(handle, 1_024 * PAGE_BYTES);
@@ -113,21 +113,21 @@ fn reads_ahead_and_prefetches_hinted_pages() {
 #[test]
 fn rejects_damaged_snapshots_and_invalid_sizes() {
     let (_nodes, addresses) = nodes_here(1);
-    let open = |config| RemoteRegion::open(provider(), config).err().unwrap().to_string();
+    let open = |config| RemoteRegion::open(&nic(), config).err().unwrap().to_string();
     let text = open(config(addresses.clone(), 100, 63));
     assert!(text.contains("resident_limit_bytes is 258048: from 262144"), "{text}");
     let file = TestFile::new("damaged");
-    let mut region = RemoteRegion::open(provider(), config(addresses.clone(), 100, 64)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(addresses.clone(), 100, 64)).unwrap();
     region.bytes_mut().fill(3);
     region.handle().snapshot(&file.0).unwrap();
     let text = region.handle().snapshot("/proc/no/such/folder").unwrap_err().to_string();
     assert!(text.contains("snapshot file"), "{text}");
     let small = config(addresses.clone(), 99, 64);
-    let text = RemoteRegion::open_snapshot(provider(), small, &file.0).err().unwrap().to_string();
+    let text = RemoteRegion::open_snapshot(&nic(), small, &file.0).err().unwrap().to_string();
     assert!(text.contains("is of a region of 409600 bytes, and this one has 405504"), "{text}");
     let mut bytes = std::fs::read(&file.0).unwrap();
     bytes[50_000] ^= 1;
     std::fs::write(&file.0, bytes).unwrap();
-    let text = RemoteRegion::open_snapshot(provider(), config(addresses, 100, 64), &file.0).err().unwrap();
+    let text = RemoteRegion::open_snapshot(&nic(), config(addresses, 100, 64), &file.0).err().unwrap();
     assert!(text.to_string().contains("the checksum of a page is wrong"), "{text}");
 }

@@ -33,7 +33,7 @@ fn read_what_is_lost() {
     let config = config(nodes(), PAGES, 64);
     // Tolerates a busy machine while the nodes run.
     let memory = ClientConfig { patience: std::time::Duration::from_secs(10), ..config.memory };
-    let mut region = RemoteRegion::open(provider(), RegionConfig { memory, ..config }).unwrap();
+    let mut region = RemoteRegion::open(&nic(), RegionConfig { memory, ..config }).unwrap();
     region.bytes_mut().fill(5);
     until_gone(region.handle(), PAGES * PAGE_BYTES);
     // One page is resident.
@@ -53,7 +53,7 @@ fn read_what_is_lost() {
 
 /// Violates the contract of a region: the program removes a page of it.
 fn take_own_pages() {
-    let mut region = RemoteRegion::open(provider(), config(nodes(), PAGES, 64)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(nodes(), PAGES, 64)).unwrap();
     let first = region.bytes_mut();
     first[..PAGE_BYTES].fill(5);
     // SAFETY: the range is one page inside the region, and no reference to it is used during the call.
@@ -66,7 +66,7 @@ fn take_own_pages() {
 
 /// Forks. The child accesses the region, which it does not inherit.
 fn be_parent() {
-    let mut region = RemoteRegion::open(provider(), config(nodes(), PAGES, 64)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(nodes(), PAGES, 64)).unwrap();
     region.bytes_mut().fill(5);
     let first = region.bytes().as_ptr();
     // SAFETY: after a fork of a process with several threads, the child must not depend on locks that other threads
@@ -134,7 +134,7 @@ fn raises_sigbus_for_a_page_that_all_nodes_lost() {
 #[test]
 fn reads_into_and_out_of_a_region_by_system_calls() {
     let (_nodes, addresses) = nodes_here(1);
-    let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 64)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(addresses, PAGES, 64)).unwrap();
     assert!(region.supports_system_calls() && matches!(Preflight::run(), Preflight::All));
     let bytes: Vec<u8> = (0..PAGES * PAGE_BYTES).map(|at| (at / 7) as u8).collect();
     let file = TestFile::new("calls");

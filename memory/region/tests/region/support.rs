@@ -2,15 +2,18 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use farcall_link::Nic;
 use farcall_link::SplitMix64;
 use farcall_memory::{ClientConfig, MemoryServer, NodeConfig, PAGE_BYTES};
 use farcall_region::*;
 use farcall_softnic::SoftNic;
-use farcall_verbs::Provider;
 use rustix::process::set_parent_process_death_signal;
+
+pub fn nic() -> Nic {
+    Nic::open(&SoftNic::new()).unwrap()
+}
 pub use rustix::process::{Pid, Signal, kill_process};
 
 /// Timeout of a test, which even a busy machine does not reach.
@@ -20,10 +23,6 @@ pub const LONG: Duration = Duration::from_secs(3_000);
 pub const ROLE: &str = "FARCALL_TEST_ROLE";
 pub const NODES: &str = "FARCALL_TEST_NODES";
 pub const SLAB_BYTES: usize = 32 * PAGE_BYTES;
-
-pub fn provider() -> Arc<dyn Provider> {
-    Arc::new(SoftNic::new())
-}
 
 pub fn config(nodes: Vec<String>, pages: usize, resident: usize) -> RegionConfig {
     RegionConfig {
@@ -47,14 +46,14 @@ fn donated() -> NodeConfig {
 /// Starts nodes in this process.
 pub fn nodes_here(count: usize) -> (Vec<MemoryServer>, Vec<String>) {
     let nodes: Vec<MemoryServer> =
-        (0..count).map(|_| MemoryServer::start(&SoftNic::new(), "127.0.0.1:0", donated()).unwrap()).collect();
+        (0..count).map(|_| MemoryServer::start(&nic(), "127.0.0.1:0", donated()).unwrap()).collect();
     let addresses = nodes.iter().map(|node| node.address().to_string()).collect();
     (nodes, addresses)
 }
 
 /// Entry point of a node process.
 pub fn be_node() {
-    let server = MemoryServer::start(&SoftNic::new(), "127.0.0.1:0", donated()).unwrap();
+    let server = MemoryServer::start(&nic(), "127.0.0.1:0", donated()).unwrap();
     println!("serving on <{}>", server.address());
     std::thread::sleep(LOST);
 }

@@ -16,7 +16,7 @@ fn keeps_the_writes_of_each_thread() {
     const PAGES: usize = 512;
     let seed = seed();
     let (_nodes, addresses) = nodes_here(2);
-    let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 64)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(addresses, PAGES, 64)).unwrap();
     let (words, handle) = region.split_mut::<u64>();
     let is_over = &AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -64,7 +64,7 @@ fn keeps_the_writes_of_each_thread() {
 fn snapshots_distant_pages_at_one_moment() {
     const PAGES: usize = 200;
     let (_nodes, addresses) = nodes_here(1);
-    let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 256)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(addresses, PAGES, 256)).unwrap();
     let file = TestFile::new("apart");
     let (words, handle) = region.split_mut::<u64>();
     words.chunks_mut(WORDS_A_PAGE).for_each(|page| page[5] = 1);
@@ -113,7 +113,7 @@ fn snapshots_distant_pages_at_one_moment() {
 fn snapshots_at_one_moment_while_a_thread_writes() {
     const PAGES: usize = 200;
     let (_nodes, addresses) = nodes_here(1);
-    let mut region = RemoteRegion::open(provider(), config(addresses, PAGES, 128)).unwrap();
+    let mut region = RemoteRegion::open(&nic(), config(addresses, PAGES, 128)).unwrap();
     let file = TestFile::new("moment");
     let (words, handle) = region.split_mut::<u64>();
     let is_over = &AtomicBool::new(false);

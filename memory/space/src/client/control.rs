@@ -1,12 +1,11 @@
 //! Calls to nodes. Each node has a thread of its own, since a call blocks, and a node that crashed must not delay the
 //! calls to others.
 
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
-use farcall_link::WaitStrategy;
+use farcall_link::{Nic, WaitStrategy};
 use farcall_rpc::{CallError, Client, ClientOptions};
-use farcall_verbs::Provider;
 
 use super::node_client::NodeCallError;
 use crate::wire::{METHOD, RefusalKind, Reply, Request};
@@ -16,14 +15,14 @@ const CALL_MAX: Duration = Duration::from_secs(2);
 
 /// Executes calls to one node in order, until the sender is dropped.
 pub(super) fn run(
-    provider: &Arc<dyn Provider>,
+    nic: &Nic,
     address: &str,
     calls: &mpsc::Receiver<Vec<u8>>,
     on_reply: impl Fn(Result<Vec<u8>, NodeCallError>),
 ) {
     let mut client = None;
     for request in calls {
-        let reply = call(&mut client, &**provider, address, &request);
+        let reply = call(&mut client, nic, address, &request);
         if let Err(NodeCallError::Unreachable(_)) = reply {
             client = None;
         }
@@ -34,14 +33,14 @@ pub(super) fn run(
 /// Executes a call over a client, which is connected if there is none.
 fn call(
     client: &mut Option<Client>,
-    provider: &dyn Provider,
+    nic: &Nic,
     address: &str,
     request: &[u8],
 ) -> Result<Vec<u8>, NodeCallError> {
     let unreachable = |why: String| NodeCallError::Unreachable(format!("{address}: {why}"));
     let client = match client {
         Some(client) => client,
-        None => client.insert(connect(provider, address).map_err(unreachable)?),
+        None => client.insert(connect(nic, address).map_err(unreachable)?),
     };
     let mut reply = Vec::new();
     match client.call(METHOD, request, &mut reply) {
@@ -56,12 +55,12 @@ fn call(
 
 /// Returns a function that calls nodes one at a time, each over its own connection.
 pub(super) fn node_caller<'a>(
-    provider: &'a dyn Provider,
+    nic: &'a Nic,
     nodes: &'a [String],
 ) -> impl FnMut(usize, &Request) -> Result<Reply, NodeCallError> + use<'a> {
     let mut clients: Vec<Option<Client>> = nodes.iter().map(|_| None).collect();
     move |at, request| {
-        let reply = call(&mut clients[at], provider, &nodes[at], &request.to_bytes());
+        let reply = call(&mut clients[at], nic, &nodes[at], &request.to_bytes());
         if let Err(NodeCallError::Unreachable(_)) = reply {
             clients[at] = None;
         }
@@ -70,7 +69,7 @@ pub(super) fn node_caller<'a>(
     }
 }
 
-fn connect(provider: &dyn Provider, address: &str) -> Result<Client, String> {
+fn connect(nic: &Nic, address: &str) -> Result<Client, String> {
     // Calls are rare, so a thread that waits for one sleeps.
     let options = ClientOptions::preset("server-reply")
         .ok_or("no preset server-reply")?
@@ -79,14 +78,14 @@ fn connect(provider: &dyn Provider, address: &str) -> Result<Client, String> {
         .probe(false)
         .call_timeout(CALL_MAX)
         .wait_by(WaitStrategy::EventBatch);
-    Client::connect(provider, address, options).map_err(|error| error.to_string())
+    Client::connect(nic, address, options).map_err(|error| error.to_string())
 }
 
 /// Sends one request to a node, for operators' tools.
 ///
 /// # Errors
 /// Returns an error if the node cannot be reached or refuses the request.
-pub fn call_node(provider: &dyn Provider, address: &str, request: &Request) -> Result<Reply, NodeCallError> {
-    let bytes = call(&mut None, provider, address, &request.to_bytes())?;
+pub fn call_node(nic: &Nic, address: &str, request: &Request) -> Result<Reply, NodeCallError> {
+    let bytes = call(&mut None, nic, address, &request.to_bytes())?;
     Reply::parse(&bytes).map_err(NodeCallError::Refused)
 }

@@ -2,13 +2,13 @@
 //! node executes the calls to it.
 
 use std::fs::File;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farcall_drive::{Driver, Stop, WakeQueue};
 use farcall_link::{Nic, WaitStrategy};
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, Provider, WaitSet};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 
 use super::Engine;
 use super::buffers::Buffers;
@@ -33,7 +33,7 @@ pub struct MemoryEndpoint {
     calls: Vec<mpsc::Sender<Vec<u8>>>,
     callers: Vec<JoinHandle<()>>,
     /// Provider for the threads of nodes that join.
-    provider: Arc<dyn Provider>,
+    nic: Nic,
     /// Deadline for the nodes' replies while the endpoint is being opened or closed.
     deadline: Option<Nanos>,
     is_closing: bool,
@@ -47,12 +47,8 @@ impl MemoryEndpoint {
     ///
     /// # Errors
     /// Returns an error if a number is out of range, no node can be used, or a resource is not available.
-    pub fn open(
-        provider: &Arc<dyn Provider>,
-        config: ClientConfig,
-        clock: MonotonicClock,
-    ) -> Result<Self, OpenError> {
-        Self::drive(Engine::new(&Nic::open(&**provider)?, config)?, provider, clock)
+    pub fn open(nic: &Nic, config: ClientConfig, clock: MonotonicClock) -> Result<Self, OpenError> {
+        Self::drive(Engine::new(nic, config)?, nic, clock)
     }
 
     /// Opens the address space of an earlier process, or a new one; see [`Engine::resume`].
@@ -60,16 +56,12 @@ impl MemoryEndpoint {
     /// # Errors
     /// Returns the errors of [`Engine::resume`] and [`MemoryEndpoint::open`].
     pub fn resume(
-        provider: &Arc<dyn Provider>,
+        nic: &Nic,
         config: ClientConfig,
         recovery_file: File,
         clock: MonotonicClock,
     ) -> Result<Self, OpenError> {
-        Self::drive(
-            Engine::resume(&Nic::open(&**provider)?, config, recovery_file, clock.now())?,
-            provider,
-            clock,
-        )
+        Self::drive(Engine::resume(nic, config, recovery_file, clock.now())?, nic, clock)
     }
 
     /// Opens a volume that an earlier client left, or a new one; see [`Engine::claim`].
@@ -77,15 +69,15 @@ impl MemoryEndpoint {
     /// # Errors
     /// Returns the errors of [`Engine::claim`] and [`MemoryEndpoint::open`].
     pub fn claim(
-        provider: &Arc<dyn Provider>,
+        nic: &Nic,
         config: ClientConfig,
         volume: &VolumeConfig,
         clock: MonotonicClock,
     ) -> Result<(Self, Takeover), OpenError> {
-        let (nic, nodes) = (Nic::open(&**provider)?, config.nodes.clone());
-        let call = control::node_caller(&**provider, &nodes);
-        let (engine, takeover) = Engine::claim(&nic, config, volume, call, || clock.now())?;
-        Ok((Self::drive(engine, provider, clock)?, takeover))
+        let nodes = config.nodes.clone();
+        let call = control::node_caller(nic, &nodes);
+        let (engine, takeover) = Engine::claim(nic, config, volume, call, || clock.now())?;
+        Ok((Self::drive(engine, nic, clock)?, takeover))
     }
 
     /// Returns whether this client has lost the volume; see [`Engine::is_fenced`].
@@ -98,14 +90,14 @@ impl MemoryEndpoint {
         self.engine.exclusive_until()
     }
 
-    fn drive(engine: Engine, provider: &Arc<dyn Provider>, clock: MonotonicClock) -> Result<Self, OpenError> {
+    fn drive(engine: Engine, nic: &Nic, clock: MonotonicClock) -> Result<Self, OpenError> {
         let nodes = engine.config().nodes.clone();
         let mut endpoint = Self {
             engine,
             replies: WakeQueue::new()?,
             calls: Vec::new(),
             callers: Vec::new(),
-            provider: Arc::clone(provider),
+            nic: nic.clone(),
             deadline: None,
             is_closing: false,
             is_closed: false,
@@ -120,9 +112,9 @@ impl MemoryEndpoint {
     fn start_caller(&mut self, address: String) -> std::io::Result<()> {
         let node = self.calls.len();
         let (sender, receiver) = mpsc::channel();
-        let (provider, replies) = (Arc::clone(&self.provider), self.replies.clone());
+        let (nic, replies) = (self.nic.clone(), self.replies.clone());
         let run = move || {
-            control::run(&provider, &address, &receiver, |reply| replies.push((node, reply)));
+            control::run(&nic, &address, &receiver, |reply| replies.push((node, reply)));
         };
         // Added before the thread starts: the engine has the node already. Without a thread it never replies.
         self.calls.push(sender);

@@ -1,12 +1,13 @@
 //! Blocking reads and writes of an address space, from any thread. A thread that waits drives the engine for a short
 //! time. Otherwise a background thread drives it, renews leases and replaces lost replicas.
 
+use farcall_link::Nic;
 use std::fs::File;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use farcall_verbs::{Clock, MonotonicClock, Provider};
+use farcall_verbs::{Clock, MonotonicClock};
 
 use super::buffers::Buffers;
 use super::config::{ClientConfig, IoError, OpenError, SpaceStatus, Takeover, VolumeConfig, Work};
@@ -30,14 +31,15 @@ pub(super) type Result<T, E = IoError> = std::result::Result<T, E>;
 ///
 /// // Two nodes; in earnest they are other processes.
 /// let donated = NodeConfig { slab_bytes: 1 << 20, slabs: 8, ..NodeConfig::default() };
-/// let nodes = [(); 2].map(|()| MemoryServer::start(&SoftNic::new(), "127.0.0.1:0", donated).unwrap());
+/// let nic = Nic::open(&SoftNic::new())?;
+/// let nodes = [(); 2].map(|()| MemoryServer::start(&nic, "127.0.0.1:0", donated).unwrap());
 /// let config = ClientConfig {
 ///     nodes: nodes.iter().map(|node| node.address().to_string()).collect(),
 ///     size_bytes: 4 << 20,
 ///     slab_bytes: 1 << 20,
 ///     ..ClientConfig::default()
 /// };
-/// let memory = RemoteMemory::open(Arc::new(SoftNic::new()), config)?;
+/// let memory = RemoteMemory::open(&nic, config)?;
 /// memory.write(10_000, b"kept by two nodes")?;
 /// let mut bytes = [0; 17];
 /// memory.read(10_000, &mut bytes)?;
@@ -58,9 +60,9 @@ impl RemoteMemory {
     ///
     /// # Errors
     /// Returns an error if a number is out of range, no node can be used, or a resource is not available.
-    pub fn open(provider: Arc<dyn Provider>, config: ClientConfig) -> Result<Self, OpenError> {
+    pub fn open(nic: &Nic, config: ClientConfig) -> Result<Self, OpenError> {
         let clock = MonotonicClock::new();
-        Self::run(MemoryEndpoint::open(&provider, config, clock)?, clock)
+        Self::run(MemoryEndpoint::open(nic, config, clock)?, clock)
     }
 
     /// Opens the address space of the last process that used this recovery file, which must have exited; a new one if
@@ -68,13 +70,9 @@ impl RemoteMemory {
     ///
     /// # Errors
     /// Returns the errors of [`RemoteMemory::open`]. Also fails if the file belongs to another address space.
-    pub fn resume(
-        provider: Arc<dyn Provider>,
-        config: ClientConfig,
-        recovery_file: File,
-    ) -> Result<Self, OpenError> {
+    pub fn resume(nic: &Nic, config: ClientConfig, recovery_file: File) -> Result<Self, OpenError> {
         let clock = MonotonicClock::new();
-        Self::run(MemoryEndpoint::resume(&provider, config, recovery_file, clock)?, clock)
+        Self::run(MemoryEndpoint::resume(nic, config, recovery_file, clock)?, clock)
     }
 
     /// Opens a volume that an earlier client left at the nodes, or a new one. All writes of data and metadata
@@ -84,12 +82,12 @@ impl RemoteMemory {
     /// Returns the errors of [`RemoteMemory::open`]. Also fails if another client holds the volume, if too few nodes
     /// reply, or if the key or geometry of the volume differs.
     pub fn claim(
-        provider: Arc<dyn Provider>,
+        nic: &Nic,
         config: ClientConfig,
         volume: &VolumeConfig,
     ) -> Result<(Self, Takeover), OpenError> {
         let clock = MonotonicClock::new();
-        let (memory, takeover) = MemoryEndpoint::claim(&provider, config, volume, clock)?;
+        let (memory, takeover) = MemoryEndpoint::claim(nic, config, volume, clock)?;
         Ok((Self::run(memory, clock)?, takeover))
     }
 

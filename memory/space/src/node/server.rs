@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use farcall_link::{Entropy, Nic, WaitStrategy};
 use farcall_rpc::{Responder, ResponderConfig, Server, ServerError, ThreadEndpoint};
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, Provider, Result, WaitSet};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, Result, WaitSet};
 use thiserror::Error;
 
 use super::{Node, NodeConfig};
@@ -46,7 +46,7 @@ impl MemoryServer {
     /// Returns an error if a configuration value is out of range, the address cannot be bound, or resources cannot be
     /// created.
     pub fn start(
-        provider: &dyn Provider,
+        nic: &Nic,
         address: impl Into<String>,
         config: NodeConfig,
     ) -> std::result::Result<Self, ServeError> {
@@ -64,7 +64,6 @@ impl MemoryServer {
                 return Err(ServeError::Range { name, value, min, max });
             }
         }
-        let nic = Nic::open(provider)?;
         let incarnation = u64::from_le_bytes(Entropy::System.bytes()?);
         let limits = ResponderConfig::default()
             .connections_max(2 * config.leases_max + 16)
@@ -72,8 +71,9 @@ impl MemoryServer {
             .result_bytes_max(1 << 20);
         // Calls are rare: a few per second and client.
         let builder = Server::builder().address(address).config(limits).waiting(WaitStrategy::EventBatch);
-        let server = builder.start_endpoints(provider, move |parts| {
-            Ok(NodeThread { responder: parts.with(Node::new(nic.clone(), config, incarnation))? })
+        let own = nic.clone();
+        let server = builder.start_endpoints(nic, move |parts| {
+            Ok(NodeThread { responder: parts.with(Node::new(own.clone(), config, incarnation))? })
         })?;
         Ok(Self(server))
     }

@@ -2,7 +2,6 @@
 
 use farcall_link::Nic;
 use farcall_rpc::{CallError, CallId, Client, ClientOptions};
-use farcall_verbs::Provider;
 
 use super::extents::encode_pair;
 use super::operations::{Answer, Calls, CompletedRequest, OperationId, Operations};
@@ -45,14 +44,10 @@ impl<S: Scheme> BypassClient<S> {
     ///
     /// # Errors
     /// If the server cannot be reached, or is not such a store.
-    pub fn connect(
-        provider: &dyn Provider,
-        address: &str,
-        options: ClientOptions,
-    ) -> Result<Self, BypassError> {
+    pub fn connect(nic: &Nic, address: &str, options: ClientOptions) -> Result<Self, BypassError> {
         let window = options.config.plan.geometry.window;
-        let mut calls = Client::connect(provider, address, options.thread(0))?;
-        let mut operations = Operations::new(Nic::open(provider)?, window.into());
+        let mut calls = Client::connect(nic, address, options.thread(0))?;
+        let mut operations = Operations::new(nic.clone(), window.into());
         let (pair, request) = operations.request_reader(&calls)?;
         let mut reply = Vec::new();
         calls.call(method::OPEN, &request, &mut reply)?;

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Connection, Nic, QpSizes, RemoteRegion, Transport, os_random};
 use farcall_rpc::{Call, Handler, HandlerError, Reply, Server, ServerBuilder, ServerError};
-use farcall_verbs::{Access, CqInitAttr, Error, Provider, RawCq};
+use farcall_verbs::{Access, CqInitAttr, Error, RawCq};
 use serde::{Deserialize, Serialize};
 
 use super::extents::decode_pair;
@@ -65,14 +65,14 @@ pub struct Service<S> {
 /// If the sizes are invalid, memory cannot be allocated, or the server does not start.
 pub fn serve<S: Scheme>(
     builder: ServerBuilder,
-    provider: &dyn Provider,
+    nic: &Nic,
     config: BypassConfig,
 ) -> Result<Server, ServerError> {
-    let nic = Nic::open(provider)?;
+    let own = nic.clone();
     let seed = u64::from_le_bytes(os_random::<8>()?);
     builder
         .threads(1)
-        .start_endpoints(provider, move |parts| parts.with(Service::<S>::new(nic.clone(), config, seed)?))
+        .start_endpoints(nic, move |parts| parts.with(Service::<S>::new(own.clone(), config, seed)?))
 }
 
 impl<S: Scheme> Service<S> {

@@ -10,6 +10,9 @@ use crate::wire::{ReplyError, ServiceError};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KvConnectError {
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] farcall_verbs::Error),
     /// A partition cannot be reached.
     #[error("partition {partition}: {source}")]
     Unreachable {

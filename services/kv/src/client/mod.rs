@@ -5,7 +5,8 @@
 //! use farcall_rpc::ClientOptions;
 //! use farcall_softnic::SoftNic;
 //!
-//! let mut store = KvClient::connect(&SoftNic::new(), "127.0.0.1:11212", &ClientOptions::default())?;
+//! let nic = Nic::open(&SoftNic::new())?;
+//! let mut store = KvClient::connect(&nic, "127.0.0.1:11212", &ClientOptions::default())?;
 //! store.put(b"greeting", Write::of(b"hello"))?;
 //! assert_eq!(store.get(b"greeting")?.map(|item| item.value), Some(&b"hello"[..]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -15,10 +16,10 @@ mod error;
 mod many;
 mod part;
 
+use farcall_link::Nic;
 use std::time::Duration;
 
 use farcall_rpc::ClientOptions;
-use farcall_verbs::Provider;
 
 pub use error::{KvConnectError, KvError};
 use part::Part;
@@ -110,12 +111,8 @@ impl KvClient {
     ///
     /// # Errors
     /// If a partition cannot be reached, or the server is not a store.
-    pub fn connect(
-        provider: &dyn Provider,
-        address: &str,
-        options: &ClientOptions,
-    ) -> Result<Self, KvConnectError> {
-        let (first, identity) = Part::connect(provider, address, 0, options)?;
+    pub fn connect(nic: &Nic, address: &str, options: &ClientOptions) -> Result<Self, KvConnectError> {
+        let (first, identity) = Part::connect(nic, address, 0, options)?;
         let mut parts = vec![first];
         let partitions = u16::try_from(identity.partitions).unwrap_or(u16::MAX);
         let (mut answered, mut thread) = (identity, 0);
@@ -133,7 +130,7 @@ impl KvClient {
             if thread >= partitions {
                 break;
             }
-            let (part, identity) = Part::connect(provider, address, thread, options)?;
+            let (part, identity) = Part::connect(nic, address, thread, options)?;
             parts.push(part);
             answered = identity;
         }

@@ -1,9 +1,9 @@
 //! One partition of a store, from the perspective of a client.
 
+use farcall_link::Nic;
 use std::collections::VecDeque;
 
 use farcall_rpc::{CallError, CallId, Client, ClientOptions};
-use farcall_verbs::Provider;
 
 use super::{KvConnectError, KvError};
 use crate::wire::{PingReply, Request, decode_ping_reply};
@@ -18,12 +18,12 @@ pub(super) struct Part {
 impl Part {
     /// Connects and queries the identity of the partition.
     pub fn connect(
-        provider: &dyn Provider,
+        nic: &Nic,
         address: &str,
         partition: u16,
         options: &ClientOptions,
     ) -> Result<(Self, PingReply), KvConnectError> {
-        let client = Client::connect(provider, address, options.clone().thread(partition))
+        let client = Client::connect(nic, address, options.clone().thread(partition))
             .map_err(|source| KvConnectError::Unreachable { partition, source })?;
         let mut part = Self { client, under_way: VecDeque::new() };
         let (mut request, mut reply) = (Vec::new(), Vec::new());

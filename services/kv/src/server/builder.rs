@@ -1,11 +1,10 @@
 //! Configuration and start of a server.
 
+use farcall_link::Nic;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-use farcall_verbs::Provider;
 use thiserror::Error;
 
 use super::KvServer;
@@ -15,7 +14,7 @@ use crate::store::{Config, ConfigError};
 /// Configuration of a server. Defaults: one thread, 64 MiB, values slightly below 1 MiB, no address.
 #[derive(Clone)]
 #[must_use]
-pub struct KvServerBuilder<'p> {
+pub struct KvServerBuilder {
     pub(super) partitions: u32,
     memory_bytes: usize,
     value_max_bytes: usize,
@@ -23,7 +22,7 @@ pub struct KvServerBuilder<'p> {
     tcp: Vec<SocketAddr>,
     unix: Vec<PathBuf>,
     inherited: Vec<Arc<OwnedFd>>,
-    pub(super) rpc: Option<(SocketAddr, &'p dyn Provider)>,
+    pub(super) rpc: Option<(SocketAddr, Nic)>,
     pub(super) connections_max: u64,
     buffers_bytes: Option<usize>,
 }
@@ -31,7 +30,7 @@ pub struct KvServerBuilder<'p> {
 /// Default minimum of the memory for connection buffers in bytes.
 const BUFFERS_MIN_BYTES: usize = 64 << 20;
 
-impl Default for KvServerBuilder<'_> {
+impl Default for KvServerBuilder {
     fn default() -> Self {
         let store = Config::default();
         Self {
@@ -49,7 +48,7 @@ impl Default for KvServerBuilder<'_> {
     }
 }
 
-impl<'p> KvServerBuilder<'p> {
+impl KvServerBuilder {
     /// Sets the number of server threads, each with its own partition of the keys.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.partitions = partitions;
@@ -93,10 +92,10 @@ impl<'p> KvServerBuilder<'p> {
         self
     }
 
-    /// Listens for RPC clients on a TCP address, which carries only the handshake, and serves them with the verbs of
-    /// `provider`. Port 0 lets the system choose.
-    pub fn rpc(mut self, address: SocketAddr, provider: &'p dyn Provider) -> Self {
-        self.rpc = Some((address, provider));
+    /// Listens for RPC clients on a TCP address, which carries only the handshake, and serves them with queue pairs
+    /// of `nic`. Port 0 lets the system choose.
+    pub fn rpc(mut self, address: SocketAddr, nic: &Nic) -> Self {
+        self.rpc = Some((address, nic.clone()));
         self
     }
 

@@ -23,9 +23,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farcall_drive::Stop;
-use farcall_link::WaitStrategy;
+use farcall_link::{Nic, WaitStrategy};
 use farcall_rpc::{ResponderParts, Server};
-use farcall_verbs::Provider;
 
 pub use builder::{KvServerBuilder, KvServerError};
 use handler::KvEndpoint;
@@ -67,11 +66,11 @@ impl fmt::Debug for KvServer {
 
 impl KvServer {
     /// Returns a builder with the default configuration.
-    pub fn builder<'p>() -> KvServerBuilder<'p> {
+    pub fn builder() -> KvServerBuilder {
         KvServerBuilder::default()
     }
 
-    fn start(builder: KvServerBuilder<'_>) -> Result<Self, KvServerError> {
+    fn start(builder: KvServerBuilder) -> Result<Self, KvServerError> {
         let listeners = builder.listen()?;
         let tcp: Vec<_> = listeners.iter().filter_map(Listener::tcp_address).collect();
         let unix: Vec<_> = listeners.iter().filter_map(Listener::unix_path).collect();
@@ -180,7 +179,7 @@ impl Drop for KvServer {
 
 /// Starts one RPC server thread for each partition, together with its front end.
 fn serve_rpc(
-    (address, provider): (SocketAddr, &dyn Provider),
+    (address, nic): (SocketAddr, Nic),
     parts: Vec<(FrontEnd, Partition)>,
     has_sockets: bool,
     clock: Clock,
@@ -195,7 +194,7 @@ fn serve_rpc(
         KvEndpoint::new(responder, partition, has_sockets.then_some(front_end), clock)
     };
     let server = Server::builder().address(address.to_string()).threads(threads).waiting(WAITING);
-    Ok(server.start_endpoints(provider, endpoint)?)
+    Ok(server.start_endpoints(&nic, endpoint)?)
 }
 
 fn stop_rpc(server: Server) -> Result<(), KvServerError> {

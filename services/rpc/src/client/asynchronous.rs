@@ -6,7 +6,7 @@ use std::time::Duration;
 use farcall_drive::{TokioDriver, WakeQueue};
 use farcall_link::Nic;
 use farcall_shm::fork::Generation;
-use farcall_verbs::{Clock, Endpoint, Error, Nanos, Progress, Provider, Result, WaitSet};
+use farcall_verbs::{Clock, Endpoint, Error, Nanos, Progress, Result, WaitSet};
 use tokio::sync::oneshot;
 
 use super::bootstrap::Bootstrap;
@@ -90,17 +90,17 @@ impl AsyncClient {
     /// # Panics
     /// Panics outside of a tokio runtime with IO and time enabled.
     pub async fn connect(
-        provider: &dyn Provider,
+        nic: &Nic,
         address: impl Into<String>,
         options: ClientOptions,
     ) -> std::result::Result<Self, ConnectError> {
-        let (nic, address) = (Nic::open(provider)?, address.into());
-        let mut presets = PresetFallback::new(provider, &address, options)?;
+        let address = address.into();
+        let mut presets = PresetFallback::new(nic, &address, options)?;
         let descriptor = |e| ConnectError::Verbs(Error::os("connect", "a descriptor for the inbox", e));
         let inbox = WakeQueue::new().map_err(descriptor)?;
         let call_timeout = presets.options().call_timeout;
         let mut task = loop {
-            match Task::start(&nic, address.clone(), presets.options(), inbox.clone()).await {
+            match Task::start(nic, address.clone(), presets.options(), inbox.clone()).await {
                 Ok(task) => break task,
                 Err(error) if presets.select_next(&error) => {}
                 Err(error) => return Err(error),

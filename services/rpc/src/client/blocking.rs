@@ -6,7 +6,7 @@ use std::time::Duration;
 use farcall_drive::IdlePolicy;
 use farcall_link::Nic;
 use farcall_shm::fork::Generation;
-use farcall_verbs::{Clock, Nanos, Provider, WaitSet};
+use farcall_verbs::{Clock, Nanos, WaitSet};
 
 use super::erased::{AnyCaller, any_caller};
 use super::preset_fallback::{PresetFallback, names_no_thread};
@@ -28,12 +28,12 @@ const CHECK_AFTER_PAUSE: Duration = Duration::from_millis(5);
 ///
 /// ```
 /// # use farcall_rpc::{Call, Client, ClientOptions, Reply, Server};
-/// # let provider = farcall_softnic::SoftNic::new();
-/// # let server = Server::builder().start(&provider, |_| |call: &Call<'_>, reply: &mut Reply<'_>| {
+/// # let nic = farcall_link::Nic::open(&farcall_softnic::SoftNic::new())?;
+/// # let server = Server::builder().start(&nic, |_| |call: &Call<'_>, reply: &mut Reply<'_>| {
 /// #     reply.extend_from_slice(call.payload());
 /// #     Ok(())
 /// # })?;
-/// let mut client = Client::connect(&provider, server.address().to_string(), ClientOptions::default())?;
+/// let mut client = Client::connect(&nic, server.address().to_string(), ClientOptions::default())?;
 /// // A window of outstanding calls.
 /// let first = client.submit(1, b"one")?;
 /// let second = client.submit(1, b"two")?;
@@ -74,16 +74,16 @@ impl Client {
     /// Returns an error if the plan cannot be run, the server cannot be reached or refuses, or resources cannot be
     /// allocated.
     pub fn connect(
-        provider: &dyn Provider,
+        nic: &Nic,
         address: impl Into<String>,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let (nic, address) = (Nic::open(provider)?, address.into());
+        let address = address.into();
         let start = |options: ClientOptions| {
             let caller = any_caller(nic.clone(), options.config.clone())?;
             Self::start(caller, address.clone(), options)
         };
-        let (mut client, decision) = PresetFallback::new(provider, &address, options)?.run(start)?;
+        let (mut client, decision) = PresetFallback::new(nic, &address, options)?.run(start)?;
         client.decision = decision;
         Ok(client)
     }
@@ -95,11 +95,11 @@ impl<P: Path> StaticClient<P> {
     /// # Errors
     /// Returns the errors of [`Client::connect`].
     pub fn connect(
-        provider: &dyn Provider,
+        nic: &Nic,
         address: impl Into<String>,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        Self::connect_by::<P>(provider, address, options, Caller::new)
+        Self::connect_by::<P>(nic, address, options, Caller::new)
     }
 }
 
@@ -110,11 +110,11 @@ impl<P: Path> BatchClient<P> {
     /// # Errors
     /// Returns the errors of [`Client::connect`].
     pub fn connect(
-        provider: &dyn Provider,
+        nic: &Nic,
         address: impl Into<String>,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        Self::connect_by::<P>(provider, address, options, BatchCaller::new)
+        Self::connect_by::<P>(nic, address, options, BatchCaller::new)
     }
 
     /// Returns the current number of calls of a batch.
@@ -125,7 +125,7 @@ impl<P: Path> BatchClient<P> {
 
 impl<C: AnyCaller> ClientOf<C> {
     fn connect_by<P: Path>(
-        provider: &dyn Provider,
+        nic: &Nic,
         address: impl Into<String>,
         mut options: ClientOptions,
         caller: impl Fn(Nic, CallerConfig) -> farcall_verbs::Result<C>,
@@ -134,7 +134,7 @@ impl<C: AnyCaller> ClientOf<C> {
         options.config.plan.preset()?;
         let address = address.into();
         let start = |options: ClientOptions| {
-            let caller = caller(Nic::open(provider)?, options.config.clone())?;
+            let caller = caller(nic.clone(), options.config.clone())?;
             Self::start(Box::new(caller), address.clone(), options)
         };
         match start(options.clone()) {

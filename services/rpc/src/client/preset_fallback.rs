@@ -1,8 +1,8 @@
 //! Presets that a client without a configured preset tries in sequence.
 
 use farcall_link::bootstrap::{BootstrapError, Hello, RefusalKind};
-use farcall_link::{PRESETS, Plan, Preset};
-use farcall_verbs::{Error, Provider};
+use farcall_link::{Nic, PRESETS, Plan, Preset};
+use farcall_verbs::Error;
 
 use super::options::{ClientOptions, Verbs};
 use crate::error::ConnectError;
@@ -21,17 +21,17 @@ impl PresetFallback {
     /// Selects the first preset if the options do not specify one.
     ///
     /// # Errors
-    /// Returns an error if the provider has no device.
-    pub fn new(provider: &dyn Provider, address: &str, options: ClientOptions) -> Result<Self, Error> {
+    /// Returns an error if the profile that the options name is invalid.
+    pub fn new(nic: &Nic, address: &str, options: ClientOptions) -> Result<Self, Error> {
         let mut presets = Self { options, decision: None, left: Vec::new().into_iter() };
         if presets.options.verbs == Verbs::OfPlan {
             return Ok(presets);
         }
         let (profile, source) = match presets.options.profile.take() {
             Some(given) => (Some(given), "the costs of the profile given".to_owned()),
-            None => find_profile(&Scope::of(provider, Peer::at(address))?),
+            None => find_profile(&Scope::of(nic, Peer::at(address))),
         };
-        let decision = choose(&presets.options.config.plan, provider.name(), profile, &source);
+        let decision = choose(&presets.options.config.plan, nic.provider, profile, &source);
         presets.left = others_by_distance(&decision.plan).into_iter();
         presets.decide(decision);
         Ok(presets)

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use farcall_link::Backoff;
-use farcall_verbs::Provider;
+use farcall_link::{Backoff, Nic};
 use tokio::sync::Mutex;
 
 use super::addresses::{Addresses, SERVERS_MAX};
@@ -51,7 +50,7 @@ pub struct AsyncServers {
 }
 
 struct Shared {
-    provider: Box<dyn Provider>,
+    nic: Nic,
     options: ClientOptions,
     load_balancing: LoadBalancing,
     /// Replaced as a unit: a call uses the list that was current when it began.
@@ -99,7 +98,7 @@ impl AsyncServers {
     /// # Panics
     /// Panics without an address, or with more than 64.
     pub fn new(
-        provider: impl Provider + 'static,
+        nic: &Nic,
         addresses: impl IntoIterator<Item = impl Into<String>>,
         options: ClientOptions,
         load_balancing: LoadBalancing,
@@ -107,7 +106,7 @@ impl AsyncServers {
         let addresses: Vec<String> = addresses.into_iter().map(Into::into).collect();
         let count = addresses.len();
         assert!((1..=SERVERS_MAX).contains(&count), "1 to {SERVERS_MAX} servers, not {count}");
-        Self::with(Box::new(provider), addresses, None, options, load_balancing)
+        Self::with(nic.clone(), addresses, None, options, load_balancing)
     }
 
     /// Creates a client whose addresses may change. They are read now, and once a second while calls are made, on a
@@ -117,24 +116,24 @@ impl AsyncServers {
     /// # Errors
     /// Returns an error if they cannot be read now, or if there are none or more than 64.
     pub async fn from_source(
-        provider: impl Provider + 'static,
+        nic: &Nic,
         source: Addresses,
         options: ClientOptions,
         load_balancing: LoadBalancing,
     ) -> io::Result<Self> {
         let (source, read) = read(source).await?;
-        Ok(Self::with(Box::new(provider), read?, Some(source), options, load_balancing))
+        Ok(Self::with(nic.clone(), read?, Some(source), options, load_balancing))
     }
 
     fn with(
-        provider: Box<dyn Provider>,
+        nic: Nic,
         addresses: Vec<String>,
         source: Option<Addresses>,
         options: ClientOptions,
         load_balancing: LoadBalancing,
     ) -> Self {
         let shared = Shared {
-            provider,
+            nic,
             options,
             load_balancing,
             members: RwLock::new(addresses.into_iter().map(Member::new).collect()),
@@ -342,8 +341,7 @@ impl Shared {
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        let connected =
-            AsyncClient::connect(&*self.provider, member.address.clone(), self.options.clone()).await;
+        let connected = AsyncClient::connect(&self.nic, member.address.clone(), self.options.clone()).await;
         match connected {
             Ok(connected) => Ok(client.insert(connected).clone()),
             Err(error) => Err(CallError::NotSent(Broken::Unreachable(error.to_string()))),

@@ -1,11 +1,12 @@
 //! Services whose handlers are futures, run as tasks.
 
+use farcall_link::Nic;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use farcall_verbs::{Nanos, Provider};
+use farcall_verbs::Nanos;
 use tokio::runtime::Handle;
 
 use super::{Server, ServerBuilder, ServerError};
@@ -114,15 +115,8 @@ impl ServerBuilder {
     ///
     /// # Panics
     /// Panics outside of a tokio runtime.
-    pub fn start_async<S: AsyncHandler>(
-        self,
-        provider: &dyn Provider,
-        service: S,
-    ) -> Result<Server, ServerError> {
+    pub fn start_async<S: AsyncHandler>(self, nic: &Nic, service: S) -> Result<Server, ServerError> {
         let (service, runtime) = (Arc::new(service), Handle::current());
-        self.start(provider, move |_thread| ByTasks {
-            service: Arc::clone(&service),
-            runtime: runtime.clone(),
-        })
+        self.start(nic, move |_thread| ByTasks { service: Arc::clone(&service), runtime: runtime.clone() })
     }
 }

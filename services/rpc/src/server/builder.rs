@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 
 use farcall_drive::{AuthorizeUser, ListenConfig, Listener, Pollers, Stop, WakeQueue, on_termination};
 use farcall_link::{Nic, WaitStrategy, os_random};
-use farcall_verbs::{MonotonicClock, Provider};
+use farcall_verbs::MonotonicClock;
 use thiserror::Error;
 
 use super::thread::{ResponderParts, Start, ThreadEndpoint, run};
@@ -125,12 +125,12 @@ impl ServerBuilder {
     ///
     /// # Errors
     /// Returns an error if the address cannot be used, or resources cannot be allocated.
-    pub fn start<H, F>(self, provider: &dyn Provider, service: F) -> Result<Server, ServerError>
+    pub fn start<H, F>(self, nic: &Nic, service: F) -> Result<Server, ServerError>
     where
         H: Handler + 'static,
         F: Fn(u16) -> H + Send + Sync + 'static,
     {
-        self.start_endpoints(provider, move |parts| {
+        self.start_endpoints(nic, move |parts| {
             let handler = service(parts.thread());
             parts.with(handler)
         })
@@ -141,12 +141,12 @@ impl ServerBuilder {
     ///
     /// # Errors
     /// Returns the errors of [`ServerBuilder::start`].
-    pub fn start_endpoints<E, F>(self, provider: &dyn Provider, endpoint: F) -> Result<Server, ServerError>
+    pub fn start_endpoints<E, F>(self, nic: &Nic, endpoint: F) -> Result<Server, ServerError>
     where
         E: ThreadEndpoint + 'static,
         F: Fn(ResponderParts) -> farcall_verbs::Result<E> + Send + Sync + 'static,
     {
-        let nic = Nic::open(provider)?;
+        let nic = nic.clone();
         let incarnation = u64::from_le_bytes(os_random::<8>()?);
         let inboxes = (0..self.threads).map(|_| WakeQueue::new()).collect::<io::Result<Vec<_>>>()?;
         let failed = |source| ServerError::Listen { address: self.address.clone(), source };

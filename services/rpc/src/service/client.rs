@@ -1,12 +1,11 @@
 //! The blocking client of a typed service.
 
+use farcall_link::Nic;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-
-use farcall_verbs::Provider;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::codec::{decode, request, take};
@@ -100,12 +99,12 @@ impl TypedClient {
     /// # Errors
     /// Returns the errors of [`Client::connect`], or the differences if the server provides a different service.
     pub fn connect(
-        provider: &dyn Provider,
+        nic: &Nic,
         address: impl Into<String>,
         options: ClientOptions,
         description: &Description,
     ) -> Result<Self, ServiceError> {
-        let mut client = Client::connect(provider, address, options)?;
+        let mut client = Client::connect(nic, address, options)?;
         let mut reply = Vec::new();
         client.call(DESCRIBE, &[], &mut reply).map_err(ServiceError::of_describing)?;
         description.check(&reply).map_err(ServiceError::OtherService)?;

@@ -19,7 +19,7 @@ mod tasks;
 
 pub use client::{Failed, Pages, ServiceError, TypedClient};
 pub use description::{Description, Method};
-pub use farcall_verbs::Provider;
+pub use farcall_link::Nic;
 pub use server::{Incoming, Service, Typed};
 #[cfg(feature = "tokio")]
 pub use tasks::{AsyncPages, TypedAsyncClient};

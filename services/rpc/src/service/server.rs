@@ -1,6 +1,5 @@
 //! The server's side of a typed service: dispatching calls to methods.
-
-use farcall_verbs::Provider;
+use farcall_link::Nic;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -94,7 +93,7 @@ impl ServerBuilder {
     /// # Errors
     /// Returns the errors of [`ServerBuilder::start`], or an error if methods are an `async fn` and there is no tokio
     /// runtime.
-    pub fn serve<S: Service>(self, provider: &dyn Provider, service: S) -> Result<Server, ServerError> {
+    pub fn serve<S: Service>(self, nic: &Nic, service: S) -> Result<Server, ServerError> {
         let runtime = current_runtime();
         if S::IS_ASYNC && runtime.is_none() {
             let name = S::DESCRIPTION.name;
@@ -102,7 +101,7 @@ impl ServerBuilder {
                 format!("{name} has async methods: start it in a tokio runtime, with the feature `tokio`");
             return Err(ServerError::System(std::io::Error::other(why)));
         }
-        self.start(provider, move |_thread| Typed::with(service.clone(), runtime.clone()))
+        self.start(nic, move |_thread| Typed::with(service.clone(), runtime.clone()))
     }
 }
 

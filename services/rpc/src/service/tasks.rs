@@ -1,11 +1,10 @@
 //! The asynchronous client of a typed service.
 
-use std::convert::Infallible;
-use std::marker::PhantomData;
-
-use farcall_verbs::Provider;
+use farcall_link::Nic;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::convert::Infallible;
+use std::marker::PhantomData;
 
 use super::client::{Failed, Page, ServiceError};
 use super::codec::{decode, request};
@@ -27,12 +26,12 @@ impl TypedAsyncClient {
     /// # Errors
     /// Returns the errors of [`AsyncClient::connect`], or the differences if the server provides a different service.
     pub async fn connect(
-        provider: &dyn Provider,
+        nic: &Nic,
         address: impl Into<String>,
         options: ClientOptions,
         description: &Description,
     ) -> Result<Self, ServiceError> {
-        let client = AsyncClient::connect(provider, address, options).await?;
+        let client = AsyncClient::connect(nic, address, options).await?;
         let described = client.call(DESCRIBE, &[]).await.map_err(ServiceError::of_describing)?;
         description.check(&described).map_err(ServiceError::OtherService)?;
         Ok(Self { client, options: PerCall::default() })

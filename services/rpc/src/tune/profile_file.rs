@@ -1,5 +1,6 @@
 //! The file of a profile: its contents, its path, and its validation.
 
+use farcall_link::Nic;
 use std::fs::File;
 use std::io::Read;
 use std::net::{SocketAddr, UdpSocket};
@@ -7,7 +8,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use farcall_shm::trusted_variable;
-use farcall_verbs::{Error, Provider};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -112,16 +112,9 @@ impl Peer {
 }
 
 impl Scope {
-    /// Returns the scope of a provider's first device.
-    ///
-    /// # Errors
-    /// Returns an error if the provider has no device, or cannot list its devices.
-    pub fn of(provider: &dyn Provider, peer: Peer) -> Result<Self, Error> {
-        let devices = provider.devices()?;
-        let name = provider.name();
-        let none = || Error::invalid("name the device", format!("provider {name} has no device"));
-        let device = devices.first().ok_or_else(none)?;
-        Ok(Self { device: format!("{name}/{}", device.name()), peer })
+    /// Returns the scope of a device and of servers there.
+    pub fn of(nic: &Nic, peer: Peer) -> Self {
+        Self { device: format!("{}/{}", nic.provider, nic.device), peer }
     }
 
     /// Returns the default path of the profile: in `$XDG_CACHE_HOME/farcall`, or `~/.cache/farcall`. `None` if neither

@@ -66,6 +66,6 @@ impl HerdArgs {
             assumes_order: self.assume_order,
         };
         let stage = self.remote.env(&self.repeat, 0)?;
-        herd::run(&self.nic.choose()?, &stage, &plan, progress).map_err(|error| failure(&error, &stage))
+        herd::run(&self.nic.open()?, &stage, &plan, progress).map_err(|error| failure(&error, &stage))
     }
 }

@@ -102,7 +102,7 @@ impl OperationArgs {
         let selection = self.selection(operations);
         let with_ucx = self.against == Some(ComparedSystem::Ucx);
         let stage = self.remote.env(&self.repeat, 0)?;
-        perf::run(&self.nic.choose()?, &stage, &selection, with_ucx, progress)
+        perf::run(&self.nic.open()?, &stage, &selection, with_ucx, progress)
             .map_err(|error| failure(&error, &stage))
     }
 

@@ -64,6 +64,6 @@ impl QpsArgs {
             window: self.window,
         };
         let stage = self.remote.env(&self.repeat, 0)?;
-        qps::run(&self.nic.choose()?, &stage, &plan, progress).map_err(|error| failure(&error, &stage))
+        qps::run(&self.nic.open()?, &stage, &plan, progress).map_err(|error| failure(&error, &stage))
     }
 }

@@ -8,14 +8,14 @@ use crate::experiments::clients::Client as ClientProcess;
 use crate::experiments::reach::Reach;
 use crate::load::{Traffic, in_batches, settle};
 use crate::measure::{LatencyRecorder, Schedule, Share, cpu_time, record_ping_pong};
-use farcall_link::{BatchConfig, BatchSizing, Geometry, Plan, ResponsePath as ResponseAxis};
+use farcall_link::{BatchConfig, BatchSizing, Geometry, Nic, Plan, ResponsePath as ResponseAxis};
 use farcall_rpc::tune::Decision;
 use farcall_rpc::{
     AnyCaller, BySend, CallId, Client, ClientOf, ClientOptions, ConnectError, DatagramReply, Dispatcher,
     Fetch, FetchThenReply, NotifyThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply, ServerReply,
     ServerThread, StaticClient, WithDoorbellByte,
 };
-use farcall_verbs::{Clock, MonotonicClock, Nanos, Provider};
+use farcall_verbs::{Clock, MonotonicClock, Nanos};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
@@ -127,8 +127,7 @@ impl CallClient {
         let options = in_batches(options, preset, batch).ok_or_else(|| format!("no preset {preset}"))?;
         let response = options.config.plan.response;
         let fetches = matches!(response, ResponseAxis::Fetch | ResponseAxis::FetchThenReply);
-        let connect =
-            |provider: &dyn Provider, address: &str, options| Client::connect(provider, address, options);
+        let connect = |nic: &Nic, address: &str, options| Client::connect(nic, address, options);
         self.run_by(options, fetches, connect, connected)
     }
 
@@ -152,7 +151,7 @@ impl CallClient {
         let threads = (0..responders).flat_map(|thread| std::iter::repeat_n(thread, each));
         let servers: Vec<ServerThread> =
             threads.map(|thread| ServerThread { address: self.address.clone(), thread }).collect();
-        let start = |provider: &dyn Provider| Dispatcher::start(provider, &servers, options.clone());
+        let start = |nic: &Nic| Dispatcher::start(nic, &servers, options.clone());
         let dispatcher = self.reach.nic.connect(start, |_| false)?;
         connected()?;
         let cpu_before = cpu_time(std::process::id())?;
@@ -185,14 +184,14 @@ impl CallClient {
         &self,
         options: ClientOptions,
         fetches: bool,
-        connect: impl Fn(&dyn Provider, &str, ClientOptions) -> Result<ClientOf<C>, ConnectError>,
+        connect: impl Fn(&Nic, &str, ClientOptions) -> Result<ClientOf<C>, ConnectError>,
         connected: Connected<'_>,
     ) -> Result<CallRun, ExperimentError> {
         let task = &self.task;
         let responders = u32::from(task.topology.responders());
         let connect = |number: u32| {
             let (nic, options) = (&self.reach.nic, options.clone().thread((number % responders) as u16));
-            nic.connect(|provider| connect(provider, &self.address, options.clone()), |_| false)
+            nic.connect(|nic| connect(nic, &self.address, options.clone()), |_| false)
         };
         let _silent = (0..task.silent_connections).map(connect).collect::<Result<Vec<_>, _>>()?;
         let each = if matches!(task.topology, Topology::PrivateToMany { .. }) { responders } else { 1 };
@@ -384,9 +383,7 @@ fn run<P: Path>(
     options: ClientOptions,
     connected: Connected<'_>,
 ) -> Result<CallRun, ExperimentError> {
-    let connect = |provider: &dyn Provider, address: &str, options| {
-        StaticClient::<P>::connect(provider, address, options)
-    };
+    let connect = |nic: &Nic, address: &str, options| StaticClient::<P>::connect(nic, address, options);
     client.run_by(options, P::Response::FETCHES, connect, connected)
 }
 

@@ -13,7 +13,7 @@ use super::perf::new_report;
 use super::stage::{Progress, Stage};
 use crate::report::Report;
 use crate::rnic::{RnicError, Survey};
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use grid::Grid;
 
 /// A figure of the paper.
@@ -52,12 +52,12 @@ pub struct HerdPlan {
 /// # Errors
 /// Returns an error if a measurement fails. Missing capabilities of the device are notes.
 pub fn run(
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     stage: &Stage,
     plan: &HerdPlan,
     progress: Progress<'_>,
 ) -> Result<Report, RnicError> {
-    let survey = Survey::of(&*chosen.provider)?;
+    let survey = Survey::of(&chosen.nic);
     let mut report = new_report("HERD's micro-benchmarks", chosen, stage, &survey);
     report.conditions.push(
         "measures",
@@ -121,7 +121,7 @@ mod tests {
             connections: 2,
             assumes_order: false,
         };
-        let chosen = Selection::softnic().choose().unwrap();
+        let chosen = Selection::softnic().open().unwrap();
         let report = run(&chosen, &stage, &plan, &mut |_| true).unwrap().to_json();
         assert!(report["notes"].to_string().contains("not measured here"), "{report}");
         let tables = report["tables"].as_array().unwrap();
@@ -145,7 +145,7 @@ mod tests {
             connections: 1,
             assumes_order: false,
         };
-        let chosen = Selection::softnic().choose().unwrap();
+        let chosen = Selection::softnic().open().unwrap();
         assert!(!run(&chosen, &stage, &plan, &mut |_| false).unwrap().is_sound());
     }
 }

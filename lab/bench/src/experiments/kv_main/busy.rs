@@ -88,8 +88,11 @@ pub fn run(plan: &KvBusyPlan, progress: Progress<'_>) -> Result<Report, Experime
         format!("{} pairs of {:?} each, in turns", plan.pairs(), plan.stage.duration),
     );
     conditions.push("calls", format!("GET of {} bytes, one at a time", VALUE.len()));
-    let mut report =
-        plan.stage.report("The key-value service beside programs that compute", conditions, plan.nic.wish);
+    let mut report = plan.stage.report(
+        "The key-value service beside programs that compute",
+        conditions,
+        plan.nic.provider,
+    );
     report.note(NOTE);
     let server = start_server(plan)?;
     let mut clients = Clients::connect(plan, &server)?;
@@ -128,7 +131,7 @@ impl Clients {
             return Err("the server does not say where it serves".into());
         };
         let options = ClientOptions::default().call_timeout(CALL_TIMEOUT);
-        let mut rpc = plan.nic.connect(|provider| KvClient::connect(provider, rpc, &options), |_| false)?;
+        let mut rpc = plan.nic.connect(|nic| KvClient::connect(nic, rpc, &options), |_| false)?;
         let tcp = MemcachedClient::connect_tcp(tcp.parse::<SocketAddr>()?)?;
         tcp.set_timeout(Some(CALL_TIMEOUT))?;
         rpc.put(KEY, Write::of(&VALUE))?;

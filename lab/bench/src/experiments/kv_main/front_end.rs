@@ -220,7 +220,7 @@ impl FrontEnd {
             .ok_or_else(|| lost(&format!("there are no batches over {self}")))?;
         reach
             .nic
-            .connect(|provider| Client::connect(provider, address, options.clone()), |_| false)
+            .connect(|nic| Client::connect(nic, address, options.clone()), |_| false)
             .map(|client| FrontEndTarget::Batched(Box::new(RpcTarget::new(client, &options.config.plan))))
             .map_err(|error| lost(&error))
     }
@@ -238,7 +238,7 @@ fn connect_rpc<P: Path>(
 ) -> Result<StaticTarget<P>, TargetError> {
     reach
         .nic
-        .connect(|provider| StaticClient::connect(provider, address.to_string(), options.clone()), |_| false)
+        .connect(|nic| StaticClient::connect(nic, address.to_string(), options.clone()), |_| false)
         .map(|client| Box::new(RpcTarget::new(client, &options.config.plan)))
         .map_err(|error| TargetError::Lost(error.to_string()))
 }
@@ -251,7 +251,7 @@ fn connect_store<S: Scheme>(
     let options = client_options(window, PATIENCE, None);
     reach
         .nic
-        .connect(|provider| BypassTarget::connect(provider, address, &options), |_| false)
+        .connect(|nic| BypassTarget::connect(nic, address, &options), |_| false)
         .map(Box::new)
         .map_err(|error| TargetError::Lost(error.to_string()))
 }

@@ -28,7 +28,7 @@ pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
     let mut conditions = plan.stage.conditions();
     let provider = format!(
         "{} (RC; uc-rpc: UC; herd: UC and UD; ud-rpc: UD); sockets: kernel TCP on loopback and Unix streams",
-        plan.reach.nic.wish
+        plan.reach.nic.provider
     );
     conditions.push("provider", provider);
     let threads = format!(

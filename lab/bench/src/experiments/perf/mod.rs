@@ -11,7 +11,7 @@ use crate::baseline::{Baseline, PAYLOAD_LEN_BYTES};
 use crate::report::{self, Cell, Column, Report, Table};
 use crate::rnic::{Inlining, RnicError, RnicTask, Survey};
 use crate::ucx::UcxTest;
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 
 /// Measures what is selected, and UCX in addition if `with_ucx`.
 ///
@@ -19,13 +19,13 @@ use farcall::select::Chosen;
 /// Returns an error if the selection is not possible, or if a measurement of the provider fails. A failure of UCX is a
 /// note.
 pub fn run(
-    chosen: &Chosen,
+    chosen: &SelectedNic,
     stage: &Stage,
     selection: &Selection,
     with_ucx: bool,
     progress: Progress<'_>,
 ) -> Result<Report, RnicError> {
-    let survey = Survey::of(&*chosen.provider)?;
+    let survey = Survey::of(&chosen.nic);
     let picked = selection.pick(&survey)?;
     let mut report = new_report("Verbs between two processes", chosen, stage, &survey);
     report.conditions.push(
@@ -101,13 +101,13 @@ fn table(lines: &[Line]) -> Table {
 }
 
 /// Returns an empty report with the conditions of every measurement between two processes over verbs.
-pub(super) fn new_report(title: &str, chosen: &Chosen, stage: &Stage, survey: &Survey) -> Report {
+pub(super) fn new_report(title: &str, chosen: &SelectedNic, stage: &Stage, survey: &Survey) -> Report {
     let mut conditions = stage.conditions();
-    conditions.push("provider", chosen.provider.name());
+    conditions.push("provider", chosen.nic.provider);
     conditions.push("because", chosen.explanation.clone());
     conditions.push("device", survey.device.clone());
     conditions.push("threads", "one process with one thread at each end");
-    let mut report = stage.report(title, conditions, chosen.selection.wish);
+    let mut report = stage.report(title, conditions, chosen.selection.provider);
     report.notes.extend(stage.single_core_note());
     report
 }

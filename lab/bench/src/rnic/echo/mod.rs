@@ -20,7 +20,7 @@ use super::waiting::Watch;
 use super::{RnicError, Survey};
 use crate::measure::pin_thread;
 use crate::peer::PairPlan;
-use farcall::select::Chosen;
+use farcall::select::SelectedNic;
 use farcall_link::Transport;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -217,14 +217,13 @@ impl fmt::Display for EchoTask {
 /// # Errors
 /// Returns an error if the task is illegal, if the provider, the peer or a work request fails, or if an echo is lost
 /// or has wrong bytes.
-pub fn measure(chosen: &Chosen, task: EchoTask, plan: &PairPlan) -> Result<EchoResult, RnicError> {
-    let provider = &*chosen.provider;
+pub fn measure(chosen: &SelectedNic, task: EchoTask, plan: &PairPlan) -> Result<EchoResult, RnicError> {
     task.check()?;
-    task.check_device(&Survey::of(provider)?)?;
+    task.check_device(&Survey::of(&chosen.nic))?;
     pin_thread(plan.client_core)?;
     let order = EchoServer { task, selection: chosen.selection.clone() };
     let peer = plan.start(&order)?;
-    let mut end = End::connect(provider, peer.control(), &task.end_plan(task.response))?;
+    let mut end = End::connect(&chosen.nic, peer.control(), &task.end_plan(task.response))?;
     if task.needs_order() {
         end.require_order(task.assumes_order)?;
     }

@@ -14,7 +14,7 @@ fn try_measure(task: EchoTask) -> Option<EchoResult> {
         warm_up: Duration::from_millis(1),
         duration: Duration::from_millis(3),
     };
-    match measure(&Selection::softnic().choose().unwrap(), task, &plan) {
+    match measure(&Selection::softnic().open().unwrap(), task, &plan) {
         Ok(result) => {
             assert!(result.echoes_per_second > 0.0 && result.echoes >= result.samples, "{result:?}");
             Some(result)

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use farcall_drive::{Driver, IdlePolicy, Parker, Stop, WakeQueue};
 use farcall_link::{ConnectionModel, Nic};
 use farcall_shm::fork::Generation;
-use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Progress, Provider, Result, WaitSet};
+use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Progress, Result, WaitSet};
 
 use self::connection::Connection;
 use self::mailbox::{DispatcherEnd, LocalCall, Outcomes, mailbox};
@@ -87,7 +87,7 @@ impl Dispatcher {
     /// # Panics
     /// Panics if there are more than 65,535 server threads.
     pub fn start(
-        provider: &dyn Provider,
+        nic: &Nic,
         servers: &[ServerThread],
         mut options: ClientOptions,
     ) -> std::result::Result<Self, ConnectError> {
@@ -97,12 +97,10 @@ impl Dispatcher {
         let sleeper = Arc::new(Parker::new().map_err(os("a descriptor to sleep on"))?);
         let joining = WakeQueue::new().map_err(os("a descriptor for the queue of new mailboxes"))?;
         let stop = Stop::new().map_err(os("a descriptor for the stop"))?;
-        let nic = Nic::open(provider)?;
         let clock = MonotonicClock::new();
         let sessions = servers.iter().map(|server| {
-            let presets =
-                PresetFallback::new(provider, &server.address, options.clone().thread(server.thread))?;
-            let connect = |options| connect(&nic, &server.address, options, clock);
+            let presets = PresetFallback::new(nic, &server.address, options.clone().thread(server.thread))?;
+            let connect = |options| connect(nic, &server.address, options, clock);
             presets.run(connect).map(|(session, _)| session)
         });
         let sessions = sessions.collect::<std::result::Result<Vec<_>, ConnectError>>()?;
