@@ -31,7 +31,7 @@ pub struct ContextObject {
 impl ContextObject {
     /// Creates the object of an opened device with its function tables. `command` is the descriptor that the tables
     /// contain.
-    pub fn new(
+    pub fn open(
         verbs: VerbsContext,
         provider: Arc<dyn farcall_verbs::Context>,
         command: OwnedFd,
@@ -56,7 +56,7 @@ impl ContextObject {
 }
 
 /// # Safety
-/// `context` must have been returned by [`ContextObject::new`] and be open.
+/// `context` must have been returned by [`ContextObject::open`] and be open.
 pub unsafe fn object<'a>(context: *mut Context) -> &'a ContextObject {
     // SAFETY: contract of this function: `context` is open. It is the last field of the `VerbsContext` at the start of
     // its `ContextObject` (`repr(C)`).
@@ -208,7 +208,7 @@ export! {
             if let Err(number) = live::CONTEXTS.remove(context) {
                 return errno::to_return_value(Err(number));
             }
-            // SAFETY: `ContextObject::new` made it with `Box::into_raw`, and `remove` succeeds only once. Contract of
+            // SAFETY: `ContextObject::open` made it with `Box::into_raw`, and `remove` succeeds only once. Contract of
             // `ibv_close_device` (man page): it is not used after the call.
             drop(unsafe {
                 Box::from_raw(context.byte_sub(offset_of!(VerbsContext, context)).cast::<ContextObject>())

@@ -29,7 +29,7 @@ pub struct CqObject {
 }
 
 /// # Safety
-/// `cq` must have been created by [`CqObject::new`] and be live.
+/// `cq` must have been created by [`CqObject::create`] and be live.
 pub unsafe fn object<'a>(cq: *mut CqObject) -> &'a CqObject {
     // SAFETY: contract of this function: `cq` is live. Fields that change are behind locks, or accessed only by the
     // one thread that polls.
@@ -38,7 +38,7 @@ pub unsafe fn object<'a>(cq: *mut CqObject) -> &'a CqObject {
 
 impl CqObject {
     /// Creates the object of a completion queue with its functions, and registers it.
-    pub fn new(cq: CqEx, provider: Box<dyn RawCq>) -> *mut Self {
+    pub fn create(cq: CqEx, provider: Box<dyn RawCq>) -> *mut Self {
         let (context, id) = (cq.base.context, cq.base.handle);
         let made = Box::into_raw(Box::new(Self {
             cq,
@@ -109,7 +109,7 @@ export! {
                 // SAFETY: the channel is live, because it cannot be destroyed while its use count is positive.
                 unsafe { channel::object(of.cq.base.channel) }.uses.remove();
             }
-            // SAFETY: `CqObject::new` made it with `Box::into_raw`. No queue pair uses it, and `remove` succeeds only once.
+            // SAFETY: `CqObject::create` made it with `Box::into_raw`. No queue pair uses it, and `remove` succeeds only once.
             drop(unsafe { Box::from_raw(address) });
             0
         }

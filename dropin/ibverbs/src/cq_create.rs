@@ -80,7 +80,7 @@ unsafe fn create(
     if farcall_trace::is_on() {
         traced::cq_table(&mut functions);
     }
-    Ok(CqObject::new(functions, provider))
+    Ok(CqObject::create(functions, provider))
 }
 
 export! {

@@ -41,7 +41,7 @@ pub fn table(base: Cq) -> CqEx {
 /// Polls the next completion; returns `ENOENT` if there is none.
 ///
 /// # Safety
-/// `cq` must be a live queue of [`CqObject::new`] that no other thread polls concurrently, as the interface requires.
+/// `cq` must be a live queue of [`CqObject::create`] that no other thread polls concurrently, as the interface requires.
 unsafe fn advance(cq: *mut CqEx) -> c_int {
     let address = cq.cast::<CqObject>();
     let mut one = [Wc::default()];

@@ -36,7 +36,7 @@ fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
     if farcall_trace::is_on() {
         traced::context_table(&mut verbs);
     }
-    ContextObject::new(verbs, provider, command, of.guid_be, limits)
+    ContextObject::open(verbs, provider, command, of.guid_be, limits)
 }
 
 fn tables(device: *mut Device, cmd_fd: c_int, async_fd: c_int) -> VerbsContext {

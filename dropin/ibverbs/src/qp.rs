@@ -30,7 +30,7 @@ pub struct QpObject {
 
 impl QpObject {
     /// Creates the object of a queue pair with its functions, and registers it. Its context must be open.
-    pub fn new(qp: QpEx, provider: Box<dyn RawQp>, sq_sig_all: c_int, is_extended: bool) -> *mut Self {
+    pub fn create(qp: QpEx, provider: Box<dyn RawQp>, sq_sig_all: c_int, is_extended: bool) -> *mut Self {
         let (context, qp_num) = (qp.qp_base.context, qp.qp_base.qp_num);
         let cap = provider.cap();
         let made = Box::into_raw(Box::new(Self {
@@ -57,7 +57,7 @@ impl QpObject {
 }
 
 /// # Safety
-/// `qp` must have been created by [`QpObject::new`] and be live.
+/// `qp` must have been created by [`QpObject::create`] and be live.
 pub unsafe fn object<'a>(qp: *mut Qp) -> &'a QpObject {
     // SAFETY: contract of this function: `qp` is live. The C structure is the first field of its `QpObject`
     // (`repr(C)`); fields that change are behind locks.
@@ -272,7 +272,7 @@ export! {
             unsafe { context::object(base.context) }.registry.qps.remove(base.qp_num);
             of.events.wait();
             let (pd, send_cq, recv_cq, srq) = (base.pd, base.send_cq, base.recv_cq, base.srq);
-            // SAFETY: `QpObject::new` made it with `Box::into_raw`. The domain and the queues are live, because they cannot
+            // SAFETY: `QpObject::create` made it with `Box::into_raw`. The domain and the queues are live, because they cannot
             // be destroyed while their use counts are positive.
             unsafe {
                 drop(Box::from_raw(qp.cast::<QpObject>()));

@@ -184,7 +184,7 @@ fn wrap(wanted: &QpCreateParams<'_>, provider: Box<dyn RawQp>) -> *mut QpObject 
     if farcall_trace::is_on() {
         traced::qp_table(&mut functions);
     }
-    QpObject::new(functions, provider, wanted.init.sq_sig_all, wanted.is_extended)
+    QpObject::create(functions, provider, wanted.init.sq_sig_all, wanted.is_extended)
 }
 
 /// Both completion queues of a new queue pair, locked; only once if they are the same.
