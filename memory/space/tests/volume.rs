@@ -78,6 +78,22 @@ fn restores_all_confirmed_writes_while_nodes_join_and_leave() {
     }
 }
 
+/// Runs wait until slabs are granted and their placement is committed.
+#[test]
+fn writes_the_first_pages_of_new_slabs_as_runs() {
+    for count in 1..4 {
+        let mut nodes = Nodes::new(count, 1);
+        let (mut engine, _) = nodes.claimed(1);
+        nodes.until(&mut engine, "all nodes are connected", |engine| {
+            engine.status().nodes.iter().all(|node| node.link == LinkStatus::Up)
+        });
+        let bytes = fill(&mut nodes, &mut engine, 1);
+        let counts = engine.status().counts;
+        assert_eq!((counts.pages_together, counts.pages_written), (PAGES as u64, PAGES as u64));
+        assert_eq!(nodes.read(&mut engine, 0, SIZE_BYTES), Ok(bytes));
+    }
+}
+
 #[test]
 fn rejects_a_second_mount_during_a_valid_lease() {
     let mut nodes = Nodes::new(2, 1);
@@ -254,8 +270,7 @@ fn keeps_pages_written_together_when_node_and_client_exit() {
                 nodes.write(&mut engine, 0, &before).unwrap();
             } else {
                 before = vec![0; SLAB_BYTES];
-                // The first write waits for slabs, so it does not form a run.
-                (0..2).for_each(|_| nodes.write(&mut engine, 0, &before).unwrap());
+                nodes.write(&mut engine, 0, &before).unwrap();
                 assert_eq!(engine.status().counts.pages_together, 8);
             }
             let work = Work::Write(bytes_of(round).into());

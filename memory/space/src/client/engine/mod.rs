@@ -285,6 +285,7 @@ impl Endpoint for Engine {
         if now >= self.next_maintenance_at {
             any |= self.run_maintenance(now);
         }
+        any |= self.start_deferred_runs(now);
         if any
             || polled == Progress::Again
             || self.is_placement_due()

@@ -6,6 +6,9 @@
 //! In a volume, one write to each member first stores the entries of the pages of a run. Then the run is written to
 //! one replica at a time: whichever node exits together with the client, another one has the earlier or the new
 //! content of each page.
+//!
+//! A run to a slab that is being granted, or whose placement is being committed, is *deferred*: it holds its pages and
+//! starts when that is done.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -66,11 +69,23 @@ struct Run {
     stalled_at: Nanos,
 }
 
+/// Whether a run can start.
+enum RunStart {
+    /// With these replicas.
+    Now(Vec<u32>),
+    /// When a slab was granted or a placement was committed.
+    Later,
+    /// Its pages are operations.
+    Never,
+}
+
 /// Runs in progress, by number.
 #[derive(Default)]
 pub(super) struct Runs {
     runs: Vec<Option<Run>>,
     unused: Vec<u32>,
+    /// Written runs that have not started yet, in the order of submission.
+    deferred: Vec<u32>,
 }
 
 impl Runs {
@@ -100,30 +115,24 @@ impl Runs {
     /// Removes a run that has ended.
     fn take(&mut self, id: u32) -> Option<Run> {
         let run = self.runs[id as usize].take();
+        self.deferred.retain(|deferred| *deferred != id);
         self.unused.extend(run.as_ref().map(|_| id));
         run
     }
 }
 
 impl Engine {
-    /// Starts a run with as many of these pages as possible. Returns their number, 0 if there is no run.
+    /// Starts or defers a run with as many of these pages as possible. Returns their number, 0 if there is no run.
     pub(super) fn start_run(&mut self, mut range: RunPages, now: Nanos) -> u64 {
         let first = range.pages.start;
-        let (extent, at) = self.locate(first);
-        let needs_entries = self.metadata.is_some() && !range.is_read;
-        if range.pages.end - first < PAGES_MIN
-            || (needs_entries
-                && (!self.is_placement_committed() || self.is_fenced() || self.extents[extent].is_lost()))
-        {
+        let (_, at) = self.locate(first);
+        if range.pages.end - first < PAGES_MIN {
             return 0;
         }
-        let targets = match range.is_read {
-            true => self.replica_to_read(extent, first / READ_PAGES_MAX).map(|serial| vec![serial]),
-            false => self.write_targets(extent, now),
-        };
-        let can_reach =
-            |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_connected_node);
-        let Some(targets) = targets.filter(|targets| targets.iter().all(can_reach)) else { return 0 };
+        let start = self.run_start(first, range.is_read, now);
+        if matches!(start, RunStart::Never) {
+            return 0;
+        }
         let pool_pages = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
         let most = if range.is_read { READ_PAGES_MAX } else { WRITTEN_PAGES_MAX };
         let room = (self.pages_per_extent() - at as u64).min(most).min(pool_pages);
@@ -140,8 +149,8 @@ impl Engine {
             true => Bytes::new(),
             false => self.requests.bytes(range.request).slice(range.of_request..range.of_request + len_bytes),
         };
-        let (stalled_at, pages, of_run) = (range.deadline, range.pages.clone(), bytes.clone());
-        let (left, in_flight) = (targets.clone(), Vec::new());
+        let stalled_at = range.deadline;
+        let (targets, left, in_flight) = (Vec::new(), Vec::new(), Vec::new());
         let (was_posted, has_failed, found) = (false, false, None);
         let id = self.runs.begin(Run {
             range,
@@ -154,14 +163,78 @@ impl Engine {
             found,
             stalled_at,
         });
-        if needs_entries {
-            let sums = pages.clone().zip(of_run.chunks_exact(PAGE_BYTES));
-            let sums: Vec<u64> = sums.map(|(page, bytes)| self.checksums.of(page, bytes)).collect();
-            self.write_run_entries(id, pages, &sums, now);
-        } else {
-            self.post_remaining(id, usize::MAX, now);
+        match start {
+            RunStart::Now(targets) => self.start_run_with(id, targets, now),
+            RunStart::Later | RunStart::Never => self.runs.deferred.push(id),
         }
         plain
+    }
+
+    /// Determines whether a run from the page `first` on can start.
+    fn run_start(&mut self, first: u64, is_read: bool, now: Nanos) -> RunStart {
+        let (extent, _) = self.locate(first);
+        let needs_entries = self.metadata.is_some() && !is_read;
+        if needs_entries && (self.is_fenced() || self.extents[extent].is_lost()) {
+            return RunStart::Never;
+        }
+        let targets = match is_read {
+            true => self.replica_to_read(extent, first / READ_PAGES_MAX).map(|serial| vec![serial]),
+            false => self.write_targets(extent, now),
+        };
+        let Some(targets) = targets else {
+            let is_slab_requested = !is_read && !self.extents[extent].requested_slabs.is_empty();
+            return if is_slab_requested { RunStart::Later } else { RunStart::Never };
+        };
+        let can_reach =
+            |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_connected_node);
+        if !targets.iter().all(can_reach) {
+            RunStart::Never
+        } else if needs_entries && !self.is_placement_committed() {
+            RunStart::Later
+        } else {
+            RunStart::Now(targets)
+        }
+    }
+
+    /// Starts a run with these replicas.
+    fn start_run_with(&mut self, id: u32, targets: Vec<u32>, now: Nanos) {
+        let Some(run) = &mut self.runs.runs[id as usize] else { return };
+        (run.left, run.targets) = (targets.clone(), targets);
+        if self.metadata.is_none() || run.range.is_read {
+            return self.post_remaining(id, usize::MAX, now);
+        }
+        let (pages, bytes) = (run.range.pages.clone(), run.bytes.clone());
+        let sums = pages.clone().zip(bytes.chunks_exact(PAGE_BYTES));
+        let sums: Vec<u64> = sums.map(|(page, bytes)| self.checksums.of(page, bytes)).collect();
+        self.write_run_entries(id, pages, &sums, now);
+    }
+
+    /// Starts deferred runs that can start now. The pages of those that cannot become operations. Returns whether one
+    /// was started or split.
+    pub(super) fn start_deferred_runs(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        for id in self.runs.deferred.clone() {
+            let Some(run) = &self.runs.runs[id as usize] else { continue };
+            let start = match run.range.deadline > now {
+                true => self.run_start(run.range.pages.start, run.range.is_read, now),
+                false => RunStart::Never,
+            };
+            any |= !matches!(start, RunStart::Later);
+            match start {
+                RunStart::Later => {}
+                RunStart::Now(targets) => {
+                    self.runs.deferred.retain(|deferred| *deferred != id);
+                    self.start_run_with(id, targets, now);
+                }
+                RunStart::Never => {
+                    if let Some(mut run) = self.runs.take(id) {
+                        run.has_failed = true;
+                        self.finish_written_run(&run, now);
+                    }
+                }
+            }
+        }
+        any
     }
 
     /// Starts the writes of a run whose entries all members have.
@@ -314,7 +387,7 @@ impl Engine {
         let (extent, _) = self.locate(range.pages.start);
         let there = self.extents[extent].replicas.iter().map(|replica| &replica.serial);
         let is_whole = !has_failed && there.eq(targets);
-        self.counts.runs_broken += u64::from(!is_whole);
+        self.counts.runs_broken += u64::from(!is_whole && run.was_posted);
         for ((page, part), bytes) in range.parts().zip(bytes.chunks_exact(PAGE_BYTES)) {
             let (sum, (_, at)) = (self.checksums.of(page, bytes), self.locate(page));
             if !is_whole {
