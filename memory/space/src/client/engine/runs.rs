@@ -3,12 +3,12 @@
 //!
 //! A run holds its pages like an operation: later operations wait for them.
 //!
-//! In a volume, one write to each member first stores the entries of the pages of a run. Then the run is written to
-//! one replica at a time: whichever node exits together with the client, another one has the earlier or the new
-//! content of each page.
+//! In a volume, one write to each member first stores the entries of the pages of a run, and one to the node of each
+//! replica its pages in the redo log. Then the run is written to one replica at a time: whichever node exits together
+//! with the client, another one has the earlier or the new content of each page.
 //!
-//! A run to a slab that is being granted, or whose placement is being committed, is *deferred*: it holds its pages and
-//! starts when that is done.
+//! A run is *deferred* while a slab for it is being granted, its placement is being committed, or slots of the redo log
+//! are in use: it holds its pages and starts when that is done.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,6 +18,7 @@ use farcall_io::{Buffer, Direction, Request};
 use farcall_verbs::Nanos;
 
 use super::maintenance::LATE_INTERVAL;
+use super::metadata::OnCommit;
 use super::operation::{Operation, OperationKind};
 use super::requests::Part;
 use super::{Engine, Tag};
@@ -63,6 +64,10 @@ struct Run {
     /// `true` if part of a written run may have been stored.
     was_posted: bool,
     has_failed: bool,
+    /// Number of writes of its intent that are not committed.
+    intent_writes_left: u32,
+    /// Slots of the redo log with its pages.
+    slots: Range<u32>,
     /// Bytes that were read.
     found: Option<Vec<u8>>,
     /// Time at which the sessions of replicas that are still in flight are closed.
@@ -160,12 +165,17 @@ impl Engine {
             in_flight,
             was_posted,
             has_failed,
+            intent_writes_left: 0,
+            slots: 0..0,
             found,
             stalled_at,
         });
-        match start {
+        let has_started = match start {
             RunStart::Now(targets) => self.start_run_with(id, targets, now),
-            RunStart::Later | RunStart::Never => self.runs.deferred.push(id),
+            RunStart::Later | RunStart::Never => false,
+        };
+        if !has_started {
+            self.runs.deferred.push(id);
         }
         plain
     }
@@ -196,17 +206,36 @@ impl Engine {
         }
     }
 
-    /// Starts a run with these replicas.
-    fn start_run_with(&mut self, id: u32, targets: Vec<u32>, now: Nanos) {
-        let Some(run) = &mut self.runs.runs[id as usize] else { return };
-        (run.left, run.targets) = (targets.clone(), targets);
-        if self.metadata.is_none() || run.range.is_read {
-            return self.post_remaining(id, usize::MAX, now);
+    /// Starts a run with these replicas. Returns `false` if it must wait for slots of the redo log.
+    fn start_run_with(&mut self, id: u32, targets: Vec<u32>, now: Nanos) -> bool {
+        let (is_logged, is_volume) = (self.is_logged(), self.metadata.is_some());
+        let Some(run) = &mut self.runs.runs[id as usize] else { return true };
+        let is_written_to_volume = is_volume && !run.range.is_read;
+        let count = (run.range.pages.end - run.range.pages.start) as usize;
+        if is_logged && is_written_to_volume {
+            let Some(slots) = self.redo.allocate(count) else { return false };
+            run.slots = slots;
         }
-        let (pages, bytes) = (run.range.pages.clone(), run.bytes.clone());
+        (run.left, run.targets) = (targets.clone(), targets);
+        if !is_written_to_volume {
+            self.post_remaining(id, usize::MAX, now);
+            return true;
+        }
+        run.intent_writes_left = 1;
+        let (pages, bytes, slots) = (run.range.pages.clone(), run.bytes.clone(), run.slots.clone());
+        if !slots.is_empty() {
+            let (extent, _) = self.locate(pages.start);
+            let nodes = self.extents[extent].replicas.iter().filter_map(Replica::node).collect();
+            if self.write_redo(nodes, slots.start, bytes.clone(), OnCommit::Run { run: id }, now)
+                && let Some(run) = &mut self.runs.runs[id as usize]
+            {
+                run.intent_writes_left += 1;
+            }
+        }
         let sums = pages.clone().zip(bytes.chunks_exact(PAGE_BYTES));
         let sums: Vec<u64> = sums.map(|(page, bytes)| self.checksums.of(page, bytes)).collect();
         self.write_run_entries(id, pages, &sums, now);
+        true
     }
 
     /// Starts deferred runs that can start now. The pages of those that cannot become operations. Returns whether one
@@ -219,28 +248,35 @@ impl Engine {
                 true => self.run_start(run.range.pages.start, run.range.is_read, now),
                 false => RunStart::Never,
             };
-            any |= !matches!(start, RunStart::Later);
             match start {
-                RunStart::Later => {}
+                RunStart::Later => continue,
                 RunStart::Now(targets) => {
+                    if !self.start_run_with(id, targets, now) {
+                        continue;
+                    }
                     self.runs.deferred.retain(|deferred| *deferred != id);
-                    self.start_run_with(id, targets, now);
                 }
                 RunStart::Never => {
                     if let Some(mut run) = self.runs.take(id) {
                         run.has_failed = true;
-                        self.finish_written_run(&run, now);
+                        self.finish_written_run(run, now);
                     }
                 }
             }
+            any = true;
         }
         any
     }
 
-    /// Starts the writes of a run whose entries all members have.
-    pub(super) fn start_run_writes(&mut self, id: u32, now: Nanos) {
-        // One replica at a time: if the client exits in between, another one is consistent.
-        self.post_remaining(id, 1, now);
+    /// Handles one committed write of the intent of a run: its entries at all members, or its pages in the redo log.
+    /// After the last one the run is written in place.
+    pub(super) fn commit_run_intent(&mut self, id: u32, now: Nanos) {
+        let Some(run) = &mut self.runs.runs[id as usize] else { return };
+        run.intent_writes_left -= 1;
+        if run.intent_writes_left == 0 {
+            // One replica at a time: if the client exits in between, another one is consistent.
+            self.post_remaining(id, 1, now);
+        }
     }
 
     /// Starts the I/O of a run with up to `count` of the replicas left.
@@ -260,7 +296,7 @@ impl Engine {
                 && let Some(mut run) = self.runs.take(id as u32)
             {
                 run.has_failed = true;
-                self.finish_written_run(&run, now);
+                self.finish_written_run(run, now);
             }
         }
     }
@@ -330,11 +366,7 @@ impl Engine {
             return self.post_remaining(tag.run, 1, now);
         }
         if let Some(run) = self.runs.take(tag.run) {
-            if run.range.is_read {
-                self.finish_read_run(run, now)
-            } else {
-                self.finish_written_run(&run, now)
-            }
+            if run.range.is_read { self.finish_read_run(run, now) } else { self.finish_written_run(run, now) }
         }
     }
 
@@ -382,18 +414,22 @@ impl Engine {
 
     /// Completes the pages of a written run if all present replicas have them. Otherwise some may have them, and each
     /// page is written again by an operation.
-    fn finish_written_run(&mut self, run: &Run, now: Nanos) {
-        let Run { range, bytes, targets, has_failed, .. } = run;
+    fn finish_written_run(&mut self, run: Run, now: Nanos) {
+        let Run { range, bytes, targets, has_failed, slots, was_posted, .. } = run;
         let (extent, _) = self.locate(range.pages.start);
         let there = self.extents[extent].replicas.iter().map(|replica| &replica.serial);
-        let is_whole = !has_failed && there.eq(targets);
-        self.counts.runs_broken += u64::from(!is_whole && run.was_posted);
-        for ((page, part), bytes) in range.parts().zip(bytes.chunks_exact(PAGE_BYTES)) {
-            let (sum, (_, at)) = (self.checksums.of(page, bytes), self.locate(page));
+        let is_whole = !has_failed && there.eq(&targets);
+        self.counts.runs_broken += u64::from(!is_whole && was_posted);
+        for ((page, part), number) in range.parts().zip(0..) {
+            let content = bytes.slice(number * PAGE_BYTES..(number + 1) * PAGE_BYTES);
+            let (sum, (_, at)) = (self.checksums.of(page, &content), self.locate(page));
             if !is_whole {
-                if run.was_posted {
+                if was_posted {
                     // Until then the page holds either content.
                     self.mark_page_uncertain(page, sum);
+                    if let Some(slot) = slots.clone().nth(number) {
+                        self.keep_failed_write(page, content, slot);
+                    }
                 }
                 self.begin_next(Operation::new(page, OperationKind::Write(part), range.deadline));
                 continue;
@@ -406,6 +442,7 @@ impl Engine {
             }
             self.release(page);
         }
+        self.release_slots(slots);
         self.step_ready(now);
     }
 }
