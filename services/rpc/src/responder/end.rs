@@ -93,6 +93,17 @@ impl ServerConnection {
         }
     }
 
+    /// Records that the client requests a wake-up for the next answer.
+    pub(super) const fn enable_notify(&mut self) {
+        self.notify_next = self.can_notify;
+    }
+
+    /// Marks a wake-up as due if the client has requested one and there is an answer.
+    pub(super) fn check_answers(&mut self) {
+        self.notify_due |= self.notify_next && self.session.deferred.has_answers();
+        self.notify_next &= !self.notify_due;
+    }
+
     /// Handles a repeated request that was executed before: its response is pushed, if it is still in its slot.
     pub fn on_duplicate_request(&mut self, seq: Seq) {
         if self.session.expect.distance_from(seq) <= u32::from(self.session.geometry.window) {
