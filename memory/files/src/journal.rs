@@ -250,7 +250,7 @@ impl Journal {
             && !self.is_broken
         {
             self.is_broken = true;
-            tracing::error!("what another process would need to go on cannot be kept: {error}");
+            tracing::error!("the state with which another process could continue cannot be stored: {error}");
             if let Err(error) = self.files.iter().try_for_each(|file| file.write_all_at(&[0xFF; 8], 0)) {
                 tracing::error!("and that cannot be noted: {error}");
             }

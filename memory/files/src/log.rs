@@ -196,7 +196,9 @@ impl Log {
         let mut state = self.state();
         // Logged only once, because restarting may be tried every second.
         if state.broken.is_none() {
-            tracing::error!("what another mount would need to go on is not noted any more: {errno}");
+            tracing::error!(
+                "the state with which another mount could continue is not stored any more: {errno}"
+            );
         }
         (state.broken, state.is_restart_wanted) = (Some(errno), false);
         state.records = Vec::new();

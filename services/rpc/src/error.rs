@@ -143,7 +143,7 @@ pub enum CallError {
     },
     /// The window is full: its calls are outstanding, or were cancelled and have no response yet.
     #[error(
-        "all {window} calls of the window are outstanding, or given up and not answered yet; take completions first"
+        "all {window} calls of the window are outstanding, or abandoned and not answered yet; take completions first"
     )]
     WindowFull {
         /// The window.

@@ -155,7 +155,7 @@ impl Node {
         if let Some(lease) = holder_lease.filter(|_| volume.holder != claim.holder) {
             let left_ms = lease.until.since(now).as_millis();
             let why = format!(
-                "the volume {name:?} is mounted by {:?}; its lease ends in {left_ms} ms if nothing is heard of it",
+                "the volume {name:?} is mounted by {:?}; its lease ends in {left_ms} ms unless its client renews it",
                 lease.name
             );
             return Err(RefusalKind::Held.because(why));
@@ -163,8 +163,10 @@ impl Node {
         // A mount that has lost the volume may claim it again with its own epoch.
         let is_again = claim.epoch == volume.epoch && volume.holder == claim.holder;
         if claim.epoch <= volume.epoch && !is_again {
-            let why =
-                format!("the volume {name:?} was claimed with epoch {} meanwhile; try again", volume.epoch);
+            let why = format!(
+                "the volume {name:?} was claimed with epoch {} in the meantime; try again",
+                volume.epoch
+            );
             return Err(RefusalKind::Overtaken.because(why));
         }
         if claim.metadata_bytes != volume.metadata_bytes {

@@ -150,7 +150,7 @@ impl CallerState {
         let Some(UnconnectedQps { mut connection, local_id, replies_id, datagrams }) =
             self.unconnected.take()
         else {
-            return Err(ConnectError::BadWelcome("nobody said hello".into()));
+            return Err(ConnectError::BadWelcome("no hello was sent".into()));
         };
         let geometry = self.check(&welcome)?;
         let plan = &self.config.plan;
@@ -219,7 +219,7 @@ impl CallerState {
             return bad(format!("slots {geometry:?} exceed what we asked for, {ours:?}"));
         }
         if !self.messages.is_empty() && welcome.resumed.is_some() && geometry != ours {
-            return bad("a session that goes on has other slots than before".into());
+            return bad("the resumed session has other slots than before".into());
         }
         let grants = &welcome.grants;
         if !grants.messages.holds(0, geometry.mailbox_bytes() as u64)
@@ -238,10 +238,10 @@ impl CallerState {
         if let (Some(resumed), Some(before)) = (welcome.resumed, self.session()) {
             let executed = Seq(resumed.next_seq).distance_from(self.messages.head);
             if executed > self.messages.outstanding() || welcome.session != before.session {
-                return bad(format!("the session goes on at message {}", resumed.next_seq));
+                return bad(format!("the session resumes at message {}", resumed.next_seq));
             }
         } else if welcome.resumed.is_some() {
-            return bad("a session goes on that never was".into());
+            return bad("a session resumes that never existed".into());
         }
         Ok(geometry)
     }

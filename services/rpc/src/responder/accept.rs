@@ -128,7 +128,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             )));
         }
         if !hello.features.contains(Features::KICK) {
-            return Err(RefusalKind::Malformed.because("every version can KICK, this client says it cannot"));
+            return Err(RefusalKind::Malformed
+                .because("every version can KICK, but this client reports that it cannot"));
         }
         if !hello.grants.messages.holds(0, geometry.responses_bytes() as u64) {
             return Err(RefusalKind::OutOfRange.because(format!(

@@ -155,7 +155,7 @@ impl Engine {
         let claimed = ClaimedNode::from_reply(id, reply, &self.config, metadata.layout());
         let joining = metadata.joining.as_mut().filter(|joining| joining.node == node);
         let (Some(claimed), Some(joining)) = (claimed, joining) else {
-            let why = "it answers something else; update the older of the two";
+            let why = "its answer is malformed; update the older of the two";
             return self.fail_joining(node, why.to_owned(), now);
         };
         joining.step = JoinStep::Claimed;

@@ -356,7 +356,7 @@ impl Engine {
         let Some((at, bytes)) =
             metadata.layout.encode_placement(&self.placement_record(metadata), generation)
         else {
-            tracing::error!("where pages are is too long to be noted: the volume is given up");
+            tracing::error!("the table of page locations is too long to be stored: the volume is abandoned");
             return self.fence(now);
         };
         let chunks: Vec<(u64, Vec<u8>)> = bytes
@@ -426,7 +426,7 @@ impl Engine {
     /// Fences this client, since another one may hold the volume: from now on all requests fail.
     pub(super) fn fence(&mut self, now: Nanos) {
         let Some(metadata) = &mut self.metadata else { return };
-        tracing::error!("the volume is lost to this client: too many nodes did not hear of it in time");
+        tracing::error!("the volume is lost to this client: too many nodes were not reached in time");
         metadata.is_fenced = true;
         metadata.joining = None;
         metadata.writes.clear();
