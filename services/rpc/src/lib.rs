@@ -6,6 +6,7 @@
 //! CPU spends no time on sending.
 //!
 //! ```
+//! use farcall_link::Nic;
 //! use farcall_rpc::{Call, Client, ClientOptions, Reply, Server};
 //! use farcall_softnic::SoftNic;
 //!

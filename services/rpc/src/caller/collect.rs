@@ -12,12 +12,9 @@ use std::time::Duration;
 use farcall_verbs::Nanos;
 
 use super::CallerState;
-use super::receive::Source;
+use super::connection::Source;
 use crate::error::{Broken, CallError, UnknownBecause};
-use crate::wire::{
-    Collected, CollectedResult, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status,
-    take_collected,
-};
+use crate::wire::{Collected, CollectedResult, ResponseFlags, ResponseHeader, Seq, Status, take_collected};
 
 /// The shortest pause between collect requests.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
@@ -163,12 +160,12 @@ impl CallerState {
         // A wake-up that arrived in the meantime has used up the requested one.
         collecting.server_notifies |=
             std::mem::take(&mut collecting.requests_notification) && !collecting.is_woken;
-        if header.flags.contains(ResponseFlags::ERROR) || self.end.is_none() {
+        let Some(end) = self.end.as_ref().filter(|_| !header.flags.contains(ResponseFlags::ERROR)) else {
             return;
-        }
+        };
         let mut entries = std::mem::take(&mut self.collecting.entries);
         entries.clear();
-        self.copy_payload(seq, header, source, &mut entries);
+        end.append_payload(seq, header, source, &mut entries);
         let mut rest = &entries[..];
         while !rest.is_empty() {
             match take_collected(&mut rest) {
@@ -186,7 +183,7 @@ impl CallerState {
         (self.collecting.event, self.collecting.unanswered_requests) = (CollectEvent::Answers, 0);
         let Some(at) = self.calls.find_deferred(collected.call_id) else {
             if let CollectedResult::AtServer(_) = collected.result {
-                self.to_release.push_back(collected.call_id);
+                self.queue.push_release(collected.call_id);
             }
             return;
         };
@@ -221,18 +218,5 @@ impl CallerState {
             }
         }
         self.collecting.event = CollectEvent::NoAnswer;
-    }
-
-    /// Appends the payload of a response.
-    #[inline]
-    pub(super) fn copy_payload(&self, seq: Seq, header: &ResponseHeader, source: Source, out: &mut Vec<u8>) {
-        let Some(end) = &self.end else { return };
-        let slot_at = end.responses.offset(seq);
-        let (region, at) = match source {
-            Source::Fetched => (&end.local, end.fetch_base + slot_at),
-            Source::Written => (&end.replies, slot_at),
-            Source::Sent { at } => (&end.replies, at),
-        };
-        region.append_to(at + RESPONSE_HEADER_BYTES, header.len_bytes as usize, out);
     }
 }

@@ -9,11 +9,13 @@ use farcall_link::{
 };
 use farcall_verbs::{Access, Error, Nanos};
 
+use super::datagrams::DatagramResponses;
+use super::fetches::Fetches;
 use super::messages::FetchState;
 use super::{CallerState, ClientConnection, UnconnectedQps};
 use crate::error::{Broken, ConnectError};
 use crate::inbox::Inbox;
-use crate::paths::{DatagramResponses, NOTICE_SLOT_BYTES};
+use crate::paths::NOTICE_SLOT_BYTES;
 use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
 /// Allocates the local memory (requests, then the targets of READs) and the memory for replies.
@@ -189,7 +191,6 @@ impl CallerState {
                 // The earlier session has ended.
                 self.discard_messages(geometry.window);
                 self.credits = u32::from(geometry.window);
-                self.to_release.clear();
                 self.fail_sent_calls();
             }
         }
@@ -200,9 +201,7 @@ impl CallerState {
         (self.last_welcome, self.session_ended) = (Some(welcome), false);
         self.counters.connections_opened.increment();
         self.collecting.connected();
-        self.next_fetch = None;
-        self.fetch_ahead = 1;
-        self.reads_in_flight = 0;
+        self.fetches = Fetches::new();
         self.retransmit.restart(self.messages.head);
         self.retransmit.on_response(!self.messages.is_empty(), now);
         Ok(())

@@ -59,7 +59,7 @@ impl CallerState {
         payload: &[u8],
         now: Nanos,
     ) -> bool {
-        let idle = self.to_send.is_empty() && self.messages.resend == self.messages.next;
+        let idle = self.queue.first_call().is_none() && self.messages.resend == self.messages.next;
         let fits = self.end.as_ref().is_some_and(|end| payload.len() <= end.requests.capacity());
         if !idle || !fits || self.draining || !self.may_send() {
             return false;
@@ -87,10 +87,7 @@ impl CallerState {
     /// Sends all messages that may be sent. Returns whether there were any.
     #[inline]
     pub(super) fn pump<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
-        if self.to_send.is_empty()
-            && self.to_release.is_empty()
-            && self.messages.resend == self.messages.next
-            && !self.collecting.is_due(now)
+        if self.queue.is_empty() && self.messages.resend == self.messages.next && !self.collecting.is_due(now)
         {
             return false;
         }
@@ -108,11 +105,11 @@ impl CallerState {
             any = true;
         }
         while self.may_send() {
-            if let Some(call_id) = self.to_release.pop_front() {
+            if let Some(call_id) = self.queue.pop_release() {
                 self.send_release::<P, Q>(path, call_id, now);
             } else if self.collecting.is_due(now) {
                 self.send_collect::<P, Q>(path, now);
-            } else if let Some(at) = self.to_send.front().copied() {
+            } else if let Some(at) = self.queue.first_call() {
                 if self.draining && self.calls.get(at).total_bytes == 0 && self.calls.get(at).sent_bytes == 0
                 {
                     // The call waits for another connection.
@@ -120,7 +117,7 @@ impl CallerState {
                 }
                 if self.send_next_of::<P, Q>(path, at, now) {
                     // It may no longer be the first: if the connection broke, long results may have begun before it.
-                    self.stop_waiting(at);
+                    self.queue.remove_call(at);
                 }
             } else {
                 break;
@@ -128,12 +125,6 @@ impl CallerState {
             any = true;
         }
         any
-    }
-
-    fn stop_waiting(&mut self, at: u16) {
-        if let Some(place) = self.to_send.iter().position(|waiting| *waiting == at) {
-            self.to_send.remove(place);
-        }
     }
 
     /// Sends the next message of a call. Returns whether it was the last one for now.

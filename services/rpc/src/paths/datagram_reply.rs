@@ -3,16 +3,14 @@
 //! A datagram may be lost, duplicated, or overtake another one. Its number identifies the message that it responds to,
 //! and its tail proves that the server of this session sent it. Lost responses are requested again, as over UC.
 
-use farcall_link::{Datagrams, Geometry, LocalSlice, RegionId};
-use farcall_verbs::Error;
+use farcall_link::{Datagrams, LocalSlice};
 
 use super::ResponsePath;
-use crate::caller::{CallerState, ResponseCheck, Source};
+use crate::caller::{CallerState, DatagramResponses, ReceivedResponse, ResponseCheck, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::inbox::Inbox;
 use crate::responder::{ServerConnection, SharedUdQp};
-use crate::wire::{FirstWord, Mode, ResponseHeader, Seq, Slots};
+use crate::wire::{FirstWord, Mode, Seq};
 
 /// The server sends every result as a datagram.
 #[derive(Debug)]
@@ -61,67 +59,6 @@ impl ResponsePath for DatagramReply {
     }
 }
 
-/// The client's queue pair for datagrams, and the responses received by it.
-pub(crate) struct DatagramResponses {
-    pub pair: Datagrams,
-    receives: Inbox,
-    /// Indexed by response slot: responses that wait until their message is the oldest.
-    waiting: Box<[Option<ReceivedResponse>]>,
-}
-
-/// A response that has been checked.
-struct ReceivedResponse {
-    receive: usize,
-    header: ResponseHeader,
-}
-
-/// Length of a receive in bytes.
-const fn receive_bytes(geometry: Geometry) -> usize {
-    Datagrams::HEADER_BYTES + geometry.response_slot_bytes as usize
-}
-
-impl DatagramResponses {
-    /// Number of receives: one for each message in flight, and as many for duplicates.
-    pub const fn receives(geometry: Geometry) -> usize {
-        2 * geometry.window as usize
-    }
-
-    /// Length of all receives in bytes.
-    pub const fn bytes(geometry: Geometry) -> usize {
-        Self::receives(geometry) * receive_bytes(geometry)
-    }
-
-    /// Posts the receives in a region of the queue pair, and enables reception of datagrams.
-    ///
-    /// # Errors
-    /// Returns the queue pair's error if it rejects the receives.
-    pub fn start(mut pair: Datagrams, region: RegionId, geometry: Geometry) -> Result<Self, Error> {
-        let bytes = receive_bytes(geometry) as u32;
-        let receives = Inbox::of_slots(&mut pair, region, bytes, Self::receives(geometry))?;
-        pair.start()?;
-        Ok(Self { pair, receives, waiting: (0..geometry.window).map(|_| None).collect() })
-    }
-
-    /// Returns the offset, in the region, of the datagram of a receive.
-    const fn offset(&self, receive: usize) -> usize {
-        self.receives.offset(receive) + Datagrams::HEADER_BYTES
-    }
-
-    /// Stores the response to message `seq`. Returns `false` if it is a duplicate.
-    fn put(&mut self, slots: &Slots, seq: Seq, arrived: ReceivedResponse) -> bool {
-        let place = &mut self.waiting[slots.index(seq)];
-        if place.is_some() {
-            return false;
-        }
-        *place = Some(arrived);
-        true
-    }
-
-    fn repost(&mut self, receive: usize) {
-        self.receives.post(&mut self.pair, receive);
-    }
-}
-
 /// The client's part.
 impl CallerState {
     /// Handles a received datagram. The first response to a message in flight is stored until its message is the
@@ -142,7 +79,7 @@ impl CallerState {
         // Bytes of the receive beyond the datagram's length are those of an earlier datagram, where the tail must not
         // be found.
         let seq = FirstWord::decode(end.replies.load_acquire(at)).map(|first| first.seq);
-        let checked = seq.map(|seq| (seq, self.check_response(seq, Source::Sent { at }, bytes)));
+        let checked = seq.map(|seq| (seq, end.check(seq, Source::Sent { at }, bytes)));
         match checked {
             Some((seq, ResponseCheck::Complete(header))) => {
                 let is_first = self.messages.contains(seq)
@@ -184,9 +121,7 @@ impl CallerState {
         let seq = self.messages.head;
         let Some(end) = &mut self.end else { return false };
         let Some(datagram_responses) = &mut end.datagram_responses else { return false };
-        let Some(ReceivedResponse { receive, header }) =
-            datagram_responses.waiting[end.responses.index(seq)].take()
-        else {
+        let Some(ReceivedResponse { receive, header }) = datagram_responses.take(&end.responses, seq) else {
             return false;
         };
         let at = datagram_responses.offset(receive);

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use farcall_link::{LocalSlice, Remote};
 use farcall_verbs::Nanos;
 
 use super::ResponsePath;
-use crate::caller::{CallerState, FetchState, Message, MessageKind, ResponseCheck, Source};
+use crate::caller::{CallerState, FetchState, Fetches, Message, MessageKind, ResponseCheck, Source};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError};
@@ -53,8 +52,6 @@ impl ResponsePath for Fetch {
     }
 }
 
-/// Maximum number of messages fetched at once.
-const FETCH_AHEAD_MAX: u32 = 8;
 /// Pause after the first fetch in excess of those without a pause ([`Tuner::fetches_without_pause`]); doubles each
 /// time.
 const PAUSE: Duration = Duration::from_micros(1);
@@ -71,10 +68,10 @@ impl CallerState {
     /// Posts READs for messages that are to be fetched and have none in flight.
     #[inline]
     pub(crate) fn post_fetches(&mut self, now: Nanos) {
-        if self.messages.is_empty() || self.next_fetch.is_some_and(|at| now < at) {
+        if self.messages.is_empty() || self.fetches.is_paused(now) {
             return;
         }
-        let ahead = self.messages.outstanding().min(self.fetch_ahead);
+        let ahead = self.messages.outstanding().min(self.fetches.ahead());
         for i in 0..ahead {
             let seq = self.messages.head.plus(i);
             if seq == self.messages.resend {
@@ -98,14 +95,11 @@ impl CallerState {
         if end.connection.room() == 0 {
             return false;
         }
-        let piece =
-            LocalSlice { region: end.local_id, offset: end.fetch_base + offset, len_bytes: to - from };
-        let remote = Remote { grant: &end.welcome.grants.results, offset };
         let tag = end.responses.index(seq) as u32 + 1;
-        match end.connection.read(piece, remote, tag) {
+        match end.read_responses(offset, to - from, tag) {
             Ok(ticket) => {
                 self.counters.reads.increment();
-                self.reads_in_flight += 1;
+                self.fetches.on_post();
                 let message = self.messages.at(seq);
                 (message.fetch, message.read) = (FetchState::Posted(to), ticket);
                 true
@@ -122,10 +116,11 @@ impl CallerState {
     pub(crate) fn receive_fetched<P: ResponsePath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let seq = self.messages.head;
         let FetchState::Landed(bytes) = self.messages.at(seq).fetch else { return false };
-        match self.check_response(seq, Source::Fetched, bytes) {
+        let Some(end) = &self.end else { return false };
+        match end.check(seq, Source::Fetched, bytes) {
             ResponseCheck::Complete(header) => {
                 self.counters.fetched.increment();
-                self.fetch_ahead = (self.fetch_ahead * 2).min(FETCH_AHEAD_MAX);
+                self.fetches.widen();
                 self.take(path, seq, &header, Source::Fetched);
                 return true;
             }
@@ -143,13 +138,13 @@ impl CallerState {
     fn fetch_failed(&mut self, seq: Seq, server_sleeps: bool, now: Nanos) {
         self.counters.failed_fetches.increment();
         // The server replies in order, so the responses fetched ahead were not ready either.
-        for i in 0..self.messages.outstanding().min(FETCH_AHEAD_MAX) {
+        for i in 0..self.messages.outstanding().min(Fetches::AHEAD_MAX) {
             let message = self.messages.at(seq.plus(i));
             if matches!(message.fetch, FetchState::Landed(_)) {
                 message.fetch_again();
             }
         }
-        self.fetch_ahead = 1;
+        self.fetches.narrow();
         let without_pause = self.tuner.fetches_without_pause();
         let message = self.messages.at(seq);
         message.failed_fetches += 1;
@@ -160,7 +155,7 @@ impl CallerState {
             beyond.min(PAUSE_DOUBLINGS_MAX)
         };
         if beyond > 0 {
-            self.pause_fetching(doublings, now);
+            self.fetches.pause(PAUSE * (1 << doublings), now);
         }
         if server_sleeps {
             self.kick_sleeper();
@@ -175,10 +170,6 @@ impl CallerState {
         oldest.is_some_and(|message| message.is_fetched() && message.failed_fetches > without_pause)
     }
 
-    fn pause_fetching(&mut self, doublings: u32, now: Nanos) {
-        self.next_fetch = Some(now + PAUSE * (1 << doublings));
-    }
-
     /// Repeats a fetch up to [`CORRUPT_FETCHES_MAX`] times; then ends the call and its message. Returns whether it
     /// ended.
     #[cold]
@@ -188,7 +179,7 @@ impl CallerState {
         message.corrupt_checks += 1;
         let checks = message.corrupt_checks;
         if checks < CORRUPT_FETCHES_MAX {
-            self.pause_fetching(checks.min(PAUSE_DOUBLINGS_MAX), now);
+            self.fetches.pause(PAUSE * (1 << checks.min(PAUSE_DOUBLINGS_MAX)), now);
             return false;
         }
         self.end_corrupt(seq, CORRUPT_FETCHES_MAX);

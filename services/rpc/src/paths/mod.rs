@@ -28,7 +28,6 @@ use crate::responder::{ServerConnection, SharedUdQp};
 use crate::tune::Tuner;
 use crate::wire::{FirstWord, Mode, RequestHeader, ResponseHeader, Seq};
 pub use datagram_reply::DatagramReply;
-pub(crate) use datagram_reply::DatagramResponses;
 pub use datagram_request::DatagramRequest;
 pub(crate) use datagram_request::ReceivedRequest;
 pub use dense_mailbox::DenseMailbox;

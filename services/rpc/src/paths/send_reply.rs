@@ -55,9 +55,10 @@ impl CallerState {
     /// checksum is fetched instead: the server's own copy may be correct.
     #[inline]
     pub(crate) fn receive_sent<P: ResponsePath>(&mut self, path: &mut P) -> bool {
-        let Some(at) = self.end.as_ref().and_then(|end| end.inbox.front()) else { return false };
+        let Some(end) = &self.end else { return false };
+        let Some(at) = end.inbox.front() else { return false };
         let (seq, source) = (self.messages.head, Source::Sent { at });
-        let checked = self.check_response(seq, source, usize::MAX);
+        let checked = end.check(seq, source, usize::MAX);
         let is_taken = matches!(checked, ResponseCheck::Complete(_));
         match checked {
             ResponseCheck::Complete(header) => {

@@ -95,7 +95,8 @@ impl CallerState {
     #[inline]
     pub(crate) fn receive_written<P: ResponsePath>(&mut self, path: &mut P) -> bool {
         let seq = self.messages.head;
-        match self.check_response(seq, Source::Written, usize::MAX) {
+        let Some(end) = &self.end else { return false };
+        match end.check(seq, Source::Written, usize::MAX) {
             ResponseCheck::Complete(header) => {
                 let is_reply = self.messages.at(seq).mode == Mode::Reply;
                 let counter = if is_reply { &self.counters.replied } else { &self.counters.notified };

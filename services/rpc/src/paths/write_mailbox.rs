@@ -1,6 +1,6 @@
 //! Requests by WRITE into a mailbox of slots, which the server polls.
 
-use farcall_link::{LocalSlice, PostRefused, Remote, Ticket};
+use farcall_link::{PostRefused, Remote, Ticket};
 
 use super::RequestPath;
 use crate::caller::ClientConnection;
@@ -134,51 +134,4 @@ fn first_words<const BYTES: usize>(message: &[u8]) -> [u64; 6] {
         *word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
     }
     words
-}
-
-/// The client's part.
-impl ClientConnection {
-    /// Completes the message that was composed in its slot with its checksum and its tail. Returns its location in the
-    /// local region.
-    #[inline]
-    pub(crate) fn seal(&self, message: FirstWord) -> LocalSlice {
-        let (at, len_bytes) = (self.requests.offset(message.seq), message.request_bytes());
-        if self.checksum {
-            self.store_checksum(at, message);
-        }
-        self.local.store_relaxed(at + len_bytes - TAIL_BYTES, self.tail_key.tail(message.seq));
-        LocalSlice { region: self.local_id, offset: at, len_bytes }
-    }
-
-    /// Returns the words in front of a message's payload.
-    pub(crate) fn header_words(&self, at: usize, message: FirstWord) -> [u64; 6] {
-        let mut words = [0u64; 6];
-        for (i, word) in words.iter_mut().enumerate().take(message.form.request_words()) {
-            *word = self.local.load_relaxed(at + 8 * i);
-        }
-        words
-    }
-
-    #[cold]
-    fn store_checksum(&self, at: usize, message: FirstWord) {
-        let words = RequestHeader::checked_words(&self.header_words(at, message));
-        let (payload_at, payload_bytes) = (at + message.request_header_bytes(), message.len_bytes as usize);
-        let crc = self.tail_key.checksum_in(&words, &self.local, payload_at, payload_bytes);
-        self.store_words(at, message.form, &RequestHeader::with_crc(&words, crc));
-    }
-
-    /// Stores a header in the slot of its message.
-    #[inline]
-    pub(crate) fn store_header(&self, at: usize, header: &RequestHeader) {
-        self.store_words(at, header.form, &header.encode());
-    }
-
-    #[inline]
-    fn store_words(&self, at: usize, form: Form, words: &[u64; 6]) {
-        let store = |(i, word): (usize, &u64)| self.local.store_relaxed(at + 8 * i, *word);
-        match form {
-            Form::Full => words.iter().enumerate().for_each(store),
-            Form::Compact => words[..COMPACT_HEADER_BYTES / 8].iter().enumerate().for_each(store),
-        }
-    }
 }
