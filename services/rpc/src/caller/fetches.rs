@@ -4,6 +4,14 @@ use std::time::Duration;
 
 use farcall_verbs::Nanos;
 
+/// Pause after the first fetch in excess of those without a pause ([`crate::tune::Tuner::fetches_without_pause`]); doubles each
+/// time.
+const PAUSE: Duration = Duration::from_micros(1);
+const PAUSE_DOUBLINGS_MAX: u32 = 6;
+/// The same if the server was requested to push the response: from 1 ms, so that the client that requested it sleeps,
+/// to 131 ms.
+const PUSHED_PAUSE_DOUBLINGS_MORE: u32 = 9;
+const PUSHED_PAUSE_DOUBLINGS_MAX: u32 = 17;
 /// Schedule of the READs of one connection.
 #[derive(Debug)]
 pub(crate) struct Fetches {
@@ -36,11 +44,6 @@ impl Fetches {
         self.next.is_some_and(|at| now < at)
     }
 
-    /// Posts no READ for `pause`.
-    pub fn pause(&mut self, pause: Duration, now: Nanos) {
-        self.next = Some(now + pause);
-    }
-
     /// Ends a pause.
     #[inline]
     pub const fn resume(&mut self) {
@@ -59,9 +62,24 @@ impl Fetches {
         self.ahead = (self.ahead * 2).min(Self::AHEAD_MAX);
     }
 
-    /// Records a fetch that found no response: fetches one message at a time.
-    pub const fn narrow(&mut self) {
+    /// Records a fetch that found no response: fetches one message at a time, and pauses if `beyond`, the number of
+    /// such fetches in excess of those without a pause, is not 0. Pauses are longer if the server was requested to push
+    /// the response.
+    pub fn on_failure(&mut self, beyond: u32, is_pushed: bool, now: Nanos) {
         self.ahead = 1;
+        if beyond > 0 {
+            let doublings = if is_pushed {
+                beyond.saturating_add(PUSHED_PAUSE_DOUBLINGS_MORE).min(PUSHED_PAUSE_DOUBLINGS_MAX)
+            } else {
+                beyond.min(PAUSE_DOUBLINGS_MAX)
+            };
+            self.next = Some(now + PAUSE * (1 << doublings));
+        }
+    }
+
+    /// Records a fetch that found a response with a wrong checksum, for the `checks`th time.
+    pub fn on_corrupt(&mut self, checks: u32, now: Nanos) {
+        self.next = Some(now + PAUSE * (1 << checks.min(PAUSE_DOUBLINGS_MAX)));
     }
 
     /// Records that a READ was posted.
@@ -97,20 +115,24 @@ mod tests {
         let mut fetches = Fetches::new();
         let widths: Vec<u32> = (0..5).map(|_| (fetches.ahead(), fetches.widen()).0).collect();
         assert_eq!(widths, [1, 2, 4, 8, Fetches::AHEAD_MAX]);
-        fetches.narrow();
-        assert_eq!(fetches.ahead(), 1);
+        fetches.on_failure(0, false, Nanos(0));
+        assert_eq!((fetches.ahead(), fetches.next()), (1, None));
     }
 
     #[test]
-    fn pauses_until_the_time_or_a_response() {
+    fn doubles_pauses_up_to_a_bound() {
         let mut fetches = Fetches::new();
-        assert!(!fetches.is_paused(Nanos(0)));
-        fetches.pause(Duration::from_nanos(5), Nanos(10));
-        assert_eq!(
-            (fetches.next(), fetches.is_paused(Nanos(14)), fetches.is_paused(Nanos(15))),
-            (Some(Nanos(15)), true, false)
-        );
+        let mut pause_ns = |beyond, is_pushed| {
+            fetches.on_failure(beyond, is_pushed, Nanos(10));
+            let until = fetches.next().unwrap();
+            assert!(fetches.is_paused(Nanos(until.0 - 1)) && !fetches.is_paused(until));
+            until.0 - 10
+        };
+        assert_eq!([1, 2, 6, 7].map(|beyond| pause_ns(beyond, false)), [2_000, 4_000, 64_000, 64_000]);
+        assert_eq!([1, 8, 9].map(|beyond| pause_ns(beyond, true)), [1_024_000, 131_072_000, 131_072_000]);
         fetches.resume();
         assert!(!fetches.is_paused(Nanos(0)));
+        fetches.on_corrupt(1, Nanos(0));
+        assert_eq!(fetches.next(), Some(Nanos(2_000)));
     }
 }

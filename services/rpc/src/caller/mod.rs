@@ -10,6 +10,7 @@
 //! of a plan are in [`crate::paths`].
 
 mod abort;
+mod arrivals;
 mod batch;
 mod calls;
 mod collect;
@@ -17,6 +18,7 @@ mod connect;
 mod connection;
 mod datagrams;
 mod endpoint;
+mod fetch;
 mod fetches;
 mod messages;
 mod probe;
@@ -41,12 +43,11 @@ pub use batch::BatchCaller;
 use calls::Calls;
 pub use calls::{CallId, CallOptions};
 use collect::Collecting;
-pub(crate) use connection::{ClientConnection, ResponseCheck, Source};
-pub(crate) use datagrams::{DatagramResponses, ReceivedResponse};
+pub(crate) use connection::ClientConnection;
 pub use endpoint::Caller;
-pub(crate) use fetches::Fetches;
+use fetches::Fetches;
+pub(crate) use messages::Message;
 use messages::Messages;
-pub(crate) use messages::{FetchState, Message, MessageKind};
 use retransmit_timer::RetransmitTimer;
 use send_queue::SendQueue;
 
@@ -81,24 +82,24 @@ pub struct CallerState {
     /// The server may WRITE here, and its SENDs are stored here.
     replies: Arc<Region>,
     unconnected: Option<UnconnectedQps>,
-    pub(crate) end: Option<ClientConnection>,
-    pub(crate) broken: Option<Broken>,
+    end: Option<ClientConnection>,
+    broken: Option<Broken>,
     /// Retained to resume the session, unless the session has ended.
     last_welcome: Option<Welcome>,
     session_ended: bool,
     closing: Vec<QueuePair>,
-    pub(crate) messages: Messages,
-    pub(crate) calls: Calls,
+    messages: Messages,
+    calls: Calls,
     queue: SendQueue,
     collecting: Collecting,
-    pub(crate) tuner: Tuner,
+    tuner: Tuner,
     retransmit: RetransmitTimer,
-    pub(crate) fetches: Fetches,
+    fetches: Fetches,
     credits: u32,
     turns_to_poll: u32,
     draining: bool,
     wcs: [Wc; COMPLETIONS_AT_ONCE],
-    pub(crate) counters: Block<Counters>,
+    counters: Block<Counters>,
 }
 
 impl CallerState {

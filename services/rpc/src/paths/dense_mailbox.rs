@@ -37,6 +37,6 @@ impl RequestPath for DenseMailbox {
 
     #[inline]
     fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
-        WriteMailbox::take(end, message)
+        end.take_written(message)
     }
 }

@@ -29,7 +29,6 @@ use crate::tune::Tuner;
 use crate::wire::{FirstWord, Mode, RequestHeader, ResponseHeader, Seq};
 pub use datagram_reply::DatagramReply;
 pub use datagram_request::DatagramRequest;
-pub(crate) use datagram_request::ReceivedRequest;
 pub use dense_mailbox::DenseMailbox;
 pub use fetch::Fetch;
 pub use fetch_then_reply::FetchThenReply;

@@ -20,6 +20,7 @@ mod end;
 mod ending;
 mod engine;
 mod handler;
+mod mailbox;
 mod mailbox_poll;
 mod parts;
 mod session;
@@ -44,12 +45,13 @@ use crate::error::Broken;
 pub use deferred::Deferred;
 use deferred_ready::ReadyDeferredCalls;
 use drain::Phase;
-pub(crate) use end::{DedicatedQp, ServerConnection};
+use end::DedicatedQp;
+pub(crate) use end::ServerConnection;
 use engine::{Engine, PathVtable, ServeOutcome};
 pub use handler::{Call, Handler, Reply};
 use mailbox_poll::MailboxPollTable;
 use session::Session;
-pub(crate) use shared_ud_qp::{Datagram, SharedUdQp};
+pub(crate) use shared_ud_qp::SharedUdQp;
 use sleep::Sleep;
 
 /// Number of a connection of a responder. Numbers are never reused.
