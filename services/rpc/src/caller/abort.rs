@@ -110,7 +110,7 @@ impl CallerState {
     }
 
     /// Sends no further message of a call.
-    pub(crate) fn stop_sending(&mut self, at: u16) {
+    pub(super) fn stop_sending(&mut self, at: u16) {
         let record = self.calls.get(at);
         if record.total_bytes > record.reply.len() || record.is_deferred {
             // The server stores the rest of its long result, or its answer is deferred: the server must release it.

@@ -18,7 +18,7 @@ impl CallerState {
     /// Delivers the oldest message's response if the server has written it. Returns whether it did.
     #[inline]
     pub(crate) fn receive_written<P: ResponsePath>(&mut self, path: &mut P) -> bool {
-        let seq = self.messages.head;
+        let seq = self.messages.head();
         let Some(end) = &self.end else { return false };
         match end.check(seq, Source::Written, usize::MAX) {
             ResponseCheck::Complete(header) => {
@@ -52,7 +52,7 @@ impl CallerState {
     /// request: checks whether the oldest response is corrupt, and ends its call after [`CORRUPT_WRITES_MAX`] corrupt
     /// responses. Returns whether it ended the call.
     pub(super) fn end_if_still_corrupt(&mut self) -> bool {
-        let seq = self.messages.head;
+        let seq = self.messages.head();
         let message = self.messages.at(seq);
         if std::mem::take(&mut message.corrupt_checks) == 0 {
             return false;
@@ -81,7 +81,7 @@ impl CallerState {
     pub(crate) fn receive_sent<P: ResponsePath>(&mut self, path: &mut P) -> bool {
         let Some(end) = &self.end else { return false };
         let Some(at) = end.inbox.front() else { return false };
-        let (seq, source) = (self.messages.head, Source::Sent { at });
+        let (seq, source) = (self.messages.head(), Source::Sent { at });
         let checked = end.check(seq, source, usize::MAX);
         let is_taken = matches!(checked, ResponseCheck::Complete(_));
         match checked {
@@ -109,7 +109,7 @@ impl CallerState {
             let first = FirstWord::decode(notice).filter(|first| self.awaits_notice(first.seq));
             let Some(FirstWord { seq, len_bytes, form: Form::Full }) = first else {
                 return self
-                    .disconnect_at(self.messages.head, "a notice of another message, or a second one");
+                    .disconnect_at(self.messages.head(), "a notice of another message, or a second one");
             };
             self.counters.notices.increment();
             self.post_read(seq, 0, message_bytes(RESPONSE_HEADER_BYTES, len_bytes as usize));
@@ -189,7 +189,7 @@ impl CallerState {
     /// Delivers the oldest message's response if it has arrived as a datagram. Returns whether it did.
     #[inline]
     pub(crate) fn receive_datagram<P: ResponsePath>(&mut self, path: &mut P) -> bool {
-        let seq = self.messages.head;
+        let seq = self.messages.head();
         let Some(end) = &mut self.end else { return false };
         let Some(datagram_responses) = &mut end.datagram_responses else { return false };
         let Some(ReceivedResponse { receive, header }) = datagram_responses.take(&end.responses, seq) else {

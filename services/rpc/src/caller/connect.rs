@@ -84,7 +84,7 @@ impl CallerState {
                 session: welcome.session,
                 secret: welcome.secret,
                 incarnation: welcome.incarnation,
-                oldest_seq: self.messages.head.0,
+                oldest_seq: self.messages.head().0,
             }),
             datagrams: datagrams.as_ref().map(|(pair, _)| pair.info(&self.nic)),
         };
@@ -202,7 +202,7 @@ impl CallerState {
         self.counters.connections_opened.increment();
         self.collecting.connected();
         self.fetches = Fetches::new();
-        self.retransmit.restart(self.messages.head);
+        self.retransmit.restart(self.messages.head());
         self.retransmit.on_response(!self.messages.is_empty(), now);
         Ok(())
     }
@@ -235,7 +235,7 @@ impl CallerState {
             return bad(format!("the plan is another one: {:?}", welcome.plan));
         }
         if let (Some(resumed), Some(before)) = (welcome.resumed, self.session()) {
-            let executed = Seq(resumed.next_seq).distance_from(self.messages.head);
+            let executed = Seq(resumed.next_seq).distance_from(self.messages.head());
             if executed > self.messages.outstanding() || welcome.session != before.session {
                 return bad(format!("the session resumes at message {}", resumed.next_seq));
             }
@@ -262,6 +262,6 @@ impl CallerState {
                 message.switch_to_fetch();
             }
         }
-        self.messages.resend = server_next;
+        self.messages.resend_from(server_next);
     }
 }

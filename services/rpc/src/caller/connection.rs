@@ -14,31 +14,31 @@ use crate::wire::{
 
 /// The client's end of the open connection.
 pub struct ClientConnection {
-    pub(crate) connection: Connection,
-    pub(crate) inbox: Inbox,
+    pub(super) connection: Connection,
+    pub(super) inbox: Inbox,
     /// Source of the responses, if they arrive as datagrams.
-    pub(crate) datagram_responses: Option<DatagramResponses>,
+    pub(super) datagram_responses: Option<DatagramResponses>,
     /// Requests are composed here, and READs are stored here.
     pub(super) local: Arc<Region>,
-    pub(crate) local_id: RegionId,
+    pub(super) local_id: RegionId,
     /// The server may WRITE here, and its SENDs are stored here.
-    pub(crate) replies: Arc<Region>,
-    pub(crate) welcome: Welcome,
+    pub(super) replies: Arc<Region>,
+    pub(super) welcome: Welcome,
     pub(super) tail_key: TailKey,
-    pub(crate) checksum: bool,
+    pub(super) checksum: bool,
     /// `true` if the server accepts requests of compact form.
     pub(super) compact: bool,
     /// `true` if the server announces deferred answers.
     pub(super) server_notifies: bool,
-    pub(crate) requests: Slots,
-    pub(crate) responses: Slots,
+    pub(super) requests: Slots,
+    pub(super) responses: Slots,
     /// Offset, in the local region, of the slots that READs fill.
     pub(super) fetch_base: usize,
 }
 
 /// Memory that a response is read from.
 #[derive(Clone, Copy)]
-pub(crate) enum Source {
+pub(super) enum Source {
     /// The slots that READs fill.
     Fetched,
     /// The slots that the server writes.
@@ -51,7 +51,7 @@ pub(crate) enum Source {
 }
 
 /// Result of checking a response slot.
-pub(crate) enum ResponseCheck {
+pub(super) enum ResponseCheck {
     /// The response has not arrived, or is incomplete.
     NotReady {
         /// `true` if the server's sleep flag is set.
@@ -68,10 +68,54 @@ pub(crate) enum ResponseCheck {
 }
 
 impl ClientConnection {
+    /// WRITEs the message that was composed in its slot to the server's mailbox.
+    ///
+    /// # Errors
+    /// Returns an error if the WRITE cannot be posted.
+    #[inline]
+    pub(crate) fn write_request(&mut self, message: FirstWord) -> Result<Ticket, PostRefused> {
+        let piece = self.seal(message);
+        let to = Remote { grant: &self.welcome.grants.messages, offset: piece.offset };
+        self.connection.write(piece, to)
+    }
+
+    /// Announces a written message by the client's byte, if it has one: writes the low byte of the message's number, from
+    /// the start of the message. Returns the ticket of the later WRITE.
+    ///
+    /// # Errors
+    /// Returns an error if the WRITE cannot be posted.
+    #[inline]
+    pub(crate) fn announce_request(&mut self, seq: Seq, written: Ticket) -> Result<Ticket, PostRefused> {
+        let Some(byte) = &self.welcome.mailbox_byte else { return Ok(written) };
+        let piece = LocalSlice { region: self.local_id, offset: self.requests.offset(seq), len_bytes: 1 };
+        let announced = self.connection.write(piece, Remote { grant: byte, offset: 0 })?;
+        Ok(written.max(announced))
+    }
+
+    /// SENDs the message that was composed in its slot.
+    ///
+    /// # Errors
+    /// Returns an error if the SEND cannot be posted.
+    #[inline]
+    pub(crate) fn send_request(&mut self, message: FirstWord) -> Result<Ticket, PostRefused> {
+        let piece = self.seal(message);
+        self.connection.send(piece)
+    }
+
+    /// Sends the message that was composed in its slot as a datagram.
+    ///
+    /// # Errors
+    /// Returns an error if the SEND cannot be posted.
+    #[inline]
+    pub(crate) fn send_request_datagram(&mut self, message: FirstWord) -> Result<Ticket, PostRefused> {
+        let piece = self.seal(message);
+        self.connection.send_datagram(piece)
+    }
+
     /// Completes the message that was composed in its slot with its checksum and its tail. Returns its location in the
     /// local region.
     #[inline]
-    pub(crate) fn seal(&self, message: FirstWord) -> LocalSlice {
+    fn seal(&self, message: FirstWord) -> LocalSlice {
         let (at, len_bytes) = (self.requests.offset(message.seq), message.request_bytes());
         if self.checksum {
             self.store_checksum(at, message);
@@ -81,7 +125,7 @@ impl ClientConnection {
     }
 
     /// Returns the words in front of a message's payload.
-    pub(crate) fn header_words(&self, at: usize, message: FirstWord) -> [u64; 6] {
+    pub(super) fn header_words(&self, at: usize, message: FirstWord) -> [u64; 6] {
         let mut words = [0u64; 6];
         for (i, word) in words.iter_mut().enumerate().take(message.form.request_words()) {
             *word = self.local.load_relaxed(at + 8 * i);
@@ -99,7 +143,7 @@ impl ClientConnection {
 
     /// Stores a header in the slot of its message.
     #[inline]
-    pub(crate) fn store_header(&self, at: usize, header: &RequestHeader) {
+    pub(super) fn store_header(&self, at: usize, header: &RequestHeader) {
         self.store_words(at, header.form, &header.encode());
     }
 
@@ -118,7 +162,7 @@ impl ClientConnection {
     /// # Errors
     /// Returns an error if the READ cannot be posted.
     #[inline]
-    pub(crate) fn read_responses(
+    pub(super) fn read_responses(
         &mut self,
         offset: usize,
         len_bytes: usize,
@@ -130,7 +174,7 @@ impl ClientConnection {
 
     /// Checks a response slot. Reads each word once before it is checked.
     #[inline]
-    pub(crate) fn check(&self, seq: Seq, source: Source, bytes_there: usize) -> ResponseCheck {
+    pub(super) fn check(&self, seq: Seq, source: Source, bytes_there: usize) -> ResponseCheck {
         let slots = &self.responses;
         let (region, at) = self.memory_of(seq, source);
         let first_word = region.load_acquire(at);

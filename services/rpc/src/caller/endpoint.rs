@@ -5,7 +5,6 @@ use std::ops::{Deref, DerefMut};
 use farcall_link::Nic;
 use farcall_verbs::{Endpoint, Nanos, Notify, Progress, Result, WaitSet};
 
-use super::collect::CollectEvent;
 use super::{CallId, CallOptions, CallerState};
 use crate::config::CallerConfig;
 use crate::error::CallError;
@@ -86,7 +85,7 @@ impl<P: Path> Endpoint for Caller<P> {
         let mut has_sent = state.pump::<P::Response, P::Request>(path, now);
         let mut any = has_sent;
         state.post_fetches(now);
-        let waits_for_wake = state.collecting.server_notifies && state.calls.deferred > 0;
+        let waits_for_wake = state.collecting.server_notifies() && state.calls.deferred > 0;
         let server_notifies =
             state.fetches.are_in_flight() || (P::Response::SENDS && !state.messages.is_empty());
         if server_notifies || waits_for_wake || state.turns_to_poll == 0 || state.retransmit.is_armed {
@@ -96,7 +95,7 @@ impl<P: Path> Endpoint for Caller<P> {
             state.turns_to_poll -= 1;
         }
         let received = state.receive(path, now);
-        let has_event = state.collecting.event != CollectEvent::None;
+        let has_event = state.collecting.has_event();
         if has_event {
             state.schedule_collect(now);
         }

@@ -22,8 +22,8 @@ impl CallerState {
         }
         let ahead = self.messages.outstanding().min(self.fetches.ahead());
         for i in 0..ahead {
-            let seq = self.messages.head.plus(i);
-            if seq == self.messages.resend {
+            let seq = self.messages.head().plus(i);
+            if self.messages.next_to_resend() == Some(seq) {
                 break;
             }
             let message = self.messages.at(seq);
@@ -63,7 +63,7 @@ impl CallerState {
     /// Handles the fetched response of the oldest message. Returns whether there was one.
     #[inline]
     pub(super) fn receive_fetched<P: ResponsePath>(&mut self, path: &mut P, now: Nanos) -> bool {
-        let seq = self.messages.head;
+        let seq = self.messages.head();
         let FetchState::Landed(bytes) = self.messages.at(seq).fetch else { return false };
         let Some(end) = &self.end else { return false };
         match end.check(seq, Source::Fetched, bytes) {

@@ -71,7 +71,7 @@ impl CallerState {
     fn reply_burst(&mut self, clock: &impl Clock) -> Duration {
         // Rewrite the slot of the last message (empty if there was none) with its own bytes, so that the server's
         // memory does not change.
-        let seq = self.messages.next.before();
+        let seq = self.messages.next().before();
         self.burst_time(BURST_LEN, READ_SIZES[0], clock, |end| {
             let offset = end.requests.offset(seq);
             let piece = LocalSlice { region: end.local_id, offset, len_bytes: REPLY_BYTES };

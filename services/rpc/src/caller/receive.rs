@@ -4,7 +4,6 @@ use farcall_verbs::Nanos;
 
 use super::CallerState;
 use super::calls::State;
-use super::collect::CollectEvent;
 use super::connection::Source;
 use super::messages::{FetchState, Message, MessageKind};
 use crate::error::{Broken, CallError};
@@ -17,7 +16,7 @@ impl CallerState {
     pub(super) fn receive<P: ResponsePath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let mut any = false;
         while self.end.is_some() && !self.messages.is_empty() {
-            let head = self.messages.head;
+            let head = self.messages.head();
             let message = self.messages.at(head);
             let is_landed = matches!(message.fetch, FetchState::Landed(_));
             let is_taken = (message.is_written() && path.receive(self))
@@ -33,7 +32,7 @@ impl CallerState {
     }
 
     #[cold]
-    pub(crate) fn disconnect_at(&mut self, seq: Seq, why: &str) {
+    pub(super) fn disconnect_at(&mut self, seq: Seq, why: &str) {
         // While the connection ends, responses are checked once more.
         if self.broken.is_none() {
             self.disconnect(Broken::Protocol(format!("response {}: {why}", seq.0)));
@@ -42,7 +41,7 @@ impl CallerState {
 
     /// Handles a complete response: delivers its payload to its call, updates the path, and frees its slot.
     #[inline]
-    pub(crate) fn take<P: ResponsePath>(
+    pub(super) fn take<P: ResponsePath>(
         &mut self,
         path: &mut P,
         seq: Seq,
@@ -81,8 +80,7 @@ impl CallerState {
         }
         if header.status == Status::DEFERRED && message.kind == MessageKind::Execute {
             self.calls.defer(message.call);
-            self.collecting.event = CollectEvent::Deferred;
-            self.collecting.unanswered_requests = 0;
+            self.collecting.on_deferred();
             return;
         }
         let mut reply = std::mem::take(&mut self.calls.get(message.call).reply);

@@ -1,4 +1,4 @@
-//! What waits to be sent: requests of calls, and releases of results.
+//! Requests and releases that wait to be sent: requests of calls, and releases of results.
 
 use std::collections::VecDeque;
 

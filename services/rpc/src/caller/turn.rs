@@ -11,8 +11,8 @@ use crate::wire::{Imm, Mode};
 
 impl CallerState {
     /// Wakes the server, which has set its sleep flag, unless it was woken after the last message was sent.
-    pub(crate) fn kick_sleeper(&mut self) {
-        if !self.retransmit.has_woken_after(self.messages.next) {
+    pub(super) fn kick_sleeper(&mut self) {
+        if !self.retransmit.has_woken_after(self.messages.next()) {
             self.kick(Imm::Kick);
         }
     }
@@ -29,7 +29,7 @@ impl CallerState {
                 // With ordered placement, all messages are placed before the wake-up is delivered. Messages have a
                 // checksum if placement may be unordered.
                 let has_all = !end.checksum && self.config.plan.transport.is_reliable();
-                self.retransmit.on_wake(self.messages.next);
+                self.retransmit.on_wake(self.messages.next());
                 if has_all {
                     self.retransmit.on_all_received();
                 }
@@ -87,12 +87,12 @@ impl CallerState {
     /// Repeats the oldest message, which also requests its response.
     pub(crate) fn request_by_oldest<Q: RequestPath>(&mut self, now: Nanos) {
         self.send_oldest_again::<Q>(now);
-        self.retransmit.on_wake(self.messages.next);
+        self.retransmit.on_wake(self.messages.next());
     }
 
     /// Requests the server to push all outstanding responses. Returns whether the request was sent.
-    pub(crate) fn request_push(&mut self) -> bool {
-        let (head, count) = (self.messages.head, self.messages.outstanding() as u16);
+    pub(super) fn request_push(&mut self) -> bool {
+        let (head, count) = (self.messages.head(), self.messages.outstanding() as u16);
         self.kick(Imm::Push { oldest_low: head.0 as u16, count })
     }
 
@@ -127,7 +127,7 @@ impl CallerState {
     fn needs_notification(&mut self) -> bool {
         self.calls.deferred > 0
             && self.server_notifies_answers()
-            && !self.collecting.server_notifies
+            && !self.collecting.server_notifies()
             && !self.is_collecting()
     }
 

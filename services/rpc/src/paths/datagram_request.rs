@@ -26,8 +26,7 @@ impl RequestPath for DatagramRequest {
 
     #[inline]
     fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
-        let piece = end.seal(message);
-        end.connection.send_datagram(piece)
+        end.send_request_datagram(message)
     }
 
     fn request_missing(caller: &mut CallerState, now: Nanos) {

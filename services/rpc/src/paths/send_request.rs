@@ -17,8 +17,7 @@ impl RequestPath for SendRequest {
 
     #[inline]
     fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
-        let piece = end.seal(message);
-        end.connection.send(piece)
+        end.send_request(message)
     }
 
     #[inline]

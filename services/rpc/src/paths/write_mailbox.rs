@@ -1,6 +1,6 @@
 //! Requests by WRITE into a mailbox of slots, which the server polls.
 
-use farcall_link::{PostRefused, Remote, Ticket};
+use farcall_link::{PostRefused, Ticket};
 
 use super::RequestPath;
 use crate::caller::ClientConnection;
@@ -18,9 +18,7 @@ impl RequestPath for WriteMailbox {
     /// Posts one WRITE of exactly the message.
     #[inline]
     fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
-        let piece = end.seal(message);
-        let to = Remote { grant: &end.welcome.grants.messages, offset: piece.offset };
-        end.connection.write(piece, to)
+        end.write_request(message)
     }
 
     #[inline]
