@@ -14,7 +14,7 @@ use farcall_verbs::{Access, Clock, Nanos};
 
 use super::doorbell_bytes::DoorbellByte;
 use super::drain::Phase;
-use super::serve::Engine;
+use super::engine::Engine;
 use super::session::Session;
 use super::shared_ud_qp::ReplyTo;
 use super::{ConnectionId, DedicatedQp, Handler, Open, Responder, ServerConnection};
@@ -342,7 +342,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
         self.next_id += 1;
-        session.can_defer = hello.features.contains(Features::DEFERRED);
+        session.deferred.set_supported(hello.features.contains(Features::DEFERRED));
         let used = hello.features & (Features::COMPACT | Features::DEFERRED | Features::ANSWERED);
         let features = Features::KICK | used | Features::checksum(checksum);
         let mailbox_byte = byte.as_ref().map(|(_, grant)| *grant);
