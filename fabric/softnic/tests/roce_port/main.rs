@@ -8,6 +8,7 @@ mod congestion;
 mod crowd_abroad;
 mod kept_acknowledgements;
 mod port_shared;
+mod source_ports;
 mod strangers;
 mod trains;
 mod ud_abroad;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use crate::support::apart::{counted_at_port, is_apart, shared_socket};
+use crate::support::apart::{ONE_SOURCE_PORT, counted_at_port, is_apart, is_apart_with, shared_socket};
 use crate::support::datagrams::{GRH, Ud, slot};
 use crate::support::process::*;
 use crate::support::*;
@@ -307,7 +307,7 @@ fn trains_pause_while_one_is_for_several(over: IpAddr) {
     }
     assert_eq!(counted_at_port("trains_for_several"), 0);
     assert!(pairs.come_in_trains() > 0, "a stranger has switched trains off");
-    // The port of the peer can only be held by this user. A pause may end while this test is not scheduled.
+    // The peer sends from the port that all processes of this user share. A pause may end while this test is not scheduled.
     let of_user = shared_socket(Ipv6Addr::UNSPECIFIED.into(), UDP_PORT);
     let began = Instant::now();
     loop {
@@ -330,14 +330,14 @@ fn trains_pause_while_one_is_for_several(over: IpAddr) {
 
 #[test]
 fn trains_pause_if_one_by_ipv4_is_for_several_processes() {
-    if is_apart("trains_pause_if_one_by_ipv4_is_for_several_processes", "roce") {
+    if is_apart_with("trains_pause_if_one_by_ipv4_is_for_several_processes", &ONE_SOURCE_PORT) {
         trains_pause_while_one_is_for_several(Ipv4Addr::LOCALHOST.into());
     }
 }
 
 #[test]
 fn trains_pause_if_one_by_ipv6_is_for_several_processes() {
-    if is_apart("trains_pause_if_one_by_ipv6_is_for_several_processes", "roce") {
+    if is_apart_with("trains_pause_if_one_by_ipv6_is_for_several_processes", &ONE_SOURCE_PORT) {
         trains_pause_while_one_is_for_several(Ipv6Addr::LOCALHOST.into());
     }
 }
