@@ -11,4 +11,5 @@ mod port_shared;
 mod source_ports;
 mod strangers;
 mod trains;
+mod uc_abroad;
 mod ud_abroad;
