@@ -194,7 +194,7 @@ async fn tolerates_status_details_that_are_not_base64() {
 #[tokio::test]
 async fn serves_others_despite_silent_and_incompatible_clients() {
     let server = Running::start(Transport::Native, Routes::new(EchoServer::new(Behaviour::default()))).await;
-    let _silent = raw::connect(server.address).await;
+    let mut silent = raw::connect(server.address).await;
     let mut newer = raw::connect(server.address).await;
     let theirs =
         raw::exchange_hellos(&mut newer, Hello { version_min: 9, version_max: 9, ..raw::HELLO }).await;
@@ -202,6 +202,8 @@ async fn serves_others_despite_silent_and_incompatible_clients() {
     assert!(soon(newer.read(&mut [0; 1])).await.map_or(true, |got| got == 0));
     let mut client = server.client().await;
     soon(client.unary(message("", 0))).await.unwrap();
+    // The silent one is closed when its time for the handshake is over.
+    let _closed_or_reset = soon(silent.read_to_end(&mut Vec::new())).await;
 }
 
 /// A client that starts and cancels calls repeatedly, without waiting or reading.
