@@ -19,7 +19,7 @@ use rapidhash::v3::rapidhash_v3;
 use serde::{Deserialize, Serialize};
 
 use crate::fuse::ERA_MAX;
-use crate::journal::bad;
+use crate::record::bad;
 
 const HOLDER_BYTES: usize = 16;
 const AREA_AT: u64 = 4096;

@@ -7,6 +7,7 @@
 //! ```
 //! use farcall_link::Nic;
 //! use farcall_kv::pilaf::{PilafClient, PilafConfig, serve};
+//! use farcall_link::Nic;
 //! use farcall_rpc::Server;
 //! use farcall_softnic::SoftNic;
 //!

@@ -56,7 +56,7 @@ pub(super) const RXE: &[Deviation] = &[
     known("ud/send/longer-than-the-mtu-is-refused", "over an MTU", OVER_THE_MTU),
     known("rc/notify/failures-count-as-solicited", "waited", NO_SOLICITED_FAILURE),
     known("rc/queues/an-unknown-opcode-is-refused", "accepted", UNCHECKED),
-    known("uc/*/refused", "accepted", UNCHECKED),
+    known("uc/*/refused", "", UNCHECKED),
     known("ud/*/refused", "", UNCHECKED),
     known("rc/events/each-device-its-own", "for the event", NO_EVENT),
     known("rc/events/a-violation-*", "for the event", NO_EVENT),
