@@ -29,6 +29,7 @@ mod posting;
 #[cfg(feature = "verbs")]
 pub mod qps;
 mod reach;
+pub(crate) mod ready;
 #[cfg(feature = "verbs")]
 pub mod region_faults;
 #[cfg(feature = "verbs")]
@@ -36,6 +37,7 @@ pub mod remio_bench;
 #[cfg(feature = "verbs")]
 pub mod rpc_echo;
 pub mod server;
+mod service;
 mod stage;
 #[cfg(feature = "verbs")]
 pub mod stream_waits;

@@ -1,15 +1,15 @@
 //! A server as a process of its own: this program started again, pinned, monitored, and killed on request.
 
-use super::kv_main::StoreService;
+pub use super::ready::Ready;
+pub use super::service::{Served, Service};
 use super::stage::Stage;
+use crate::foreign_store::{ForeignStore, Socket};
 use crate::measure::{SharedAllocations, cpu_time};
 use crate::peer::{
-    ChildProcess, Control, FarProcess, PeerError, PeerLauncher, adopt, next_line, stop_server,
+    ChildProcess, Control, FarProcess, PeerError, PeerLauncher, adopt, free_ports, next_line, stop_server,
 };
-use farcall::select::Selection;
-use serde::{Deserialize, Serialize};
-use std::io::BufReader;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{BufReader, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -21,29 +21,6 @@ use std::{env, thread};
 const ALLOCATIONS_VARIABLE: &str = "FARCALL_ALLOCATIONS_FD";
 /// Timeout for a server to report that it serves.
 const START_PATIENCE: Duration = Duration::from_secs(20);
-/// Maximum number of threads of a service.
-const THREADS_MAX: u16 = 256;
-
-/// Message of a server on standard output, as one line of JSON, once it serves.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ready {
-    /// Kind of service: `kv` or `rpc`.
-    pub serving: String,
-    /// Process id of the server.
-    pub pid: u32,
-    /// Addresses of memcached front ends over TCP.
-    #[serde(default)]
-    pub tcp: Vec<String>,
-    /// Paths of memcached front ends over Unix sockets.
-    #[serde(default)]
-    pub unix: Vec<PathBuf>,
-    /// Address where RPC clients connect.
-    #[serde(default)]
-    pub rpc: Option<String>,
-    /// Address at which Prometheus reads metrics.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metrics: Option<String>,
-}
 
 /// Reason why a server could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -66,61 +43,6 @@ pub enum ServerError {
     /// Its heap operations cannot be counted.
     #[error("cannot count heap operations of the server: {0}")]
     Allocations(#[from] farcall_verbs::Error),
-}
-
-/// A server to start, on this host or another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Service {
-    /// RNIC of the server.
-    pub nic: Selection,
-    /// Service to start.
-    pub what: Served,
-}
-
-/// Kind of service.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Served {
-    /// The echo service.
-    Echo {
-        /// Number of server threads.
-        threads: u16,
-    },
-    /// A key-value store behind one front end.
-    Store(StoreService),
-}
-
-impl Service {
-    /// Returns the number of threads that serve.
-    pub(crate) fn threads(&self) -> u16 {
-        match self.what {
-            Served::Echo { threads } => threads,
-            Served::Store(_) => 1,
-        }
-    }
-
-    /// Rejects requests that no client half sends.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        match &self.what {
-            Served::Echo { threads: 1..=THREADS_MAX } => Ok(()),
-            Served::Echo { threads } => {
-                Err(format!("a service has 1 to {THREADS_MAX} threads, not {threads}"))
-            }
-            Served::Store(store) => store.check(),
-        }
-    }
-
-    /// Returns the arguments with which this program serves it at `ip`.
-    pub(crate) fn args(&self, ip: IpAddr) -> Vec<String> {
-        let address = SocketAddr::new(ip, 0).to_string();
-        match &self.what {
-            Served::Echo { threads } => {
-                let threads = threads.to_string();
-                let args = ["--json", "rpc", "serve", "--listen", &address, "--threads", &threads];
-                args.map(str::to_owned).into_iter().chain(self.nic.args()).collect()
-            }
-            Served::Store(store) => store.args(&self.nic, &address, None),
-        }
-    }
 }
 
 /// A running server, which is killed when this is dropped.
@@ -179,18 +101,35 @@ impl ServerProcess {
         Ok(Self { process: Process::Here { child, own }, ready })
     }
 
-    /// Starts a program of another project on `cores`, and waits until it accepts connections at the addresses in
-    /// `ready`.
+    /// Starts a store of another project on `cores`, on a free port or on a Unix socket of this user, with memory for the
+    /// given number of bytes, and waits until it accepts connections. `command` executes the server program; the
+    /// server's arguments are appended to it.
     ///
     /// # Errors
-    /// Returns an error if the program cannot be started, or if it exits or hangs before it serves.
-    pub(crate) fn start_foreign(
-        command: &mut Command,
+    /// Returns an error if the program is not installed, or if it exits or hangs before it serves.
+    pub(crate) fn start_store(
+        store: ForeignStore,
+        mut command: Command,
+        socket: Socket,
+        unix_path: PathBuf,
+        memory_bytes: u64,
         cores: &[usize],
-        ready: Ready,
     ) -> Result<Self, ServerError> {
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mut child = ChildProcess::start(command, cores, &[])?;
+        let mut ready = Ready { serving: store.to_string(), ..Ready::default() };
+        match socket {
+            Socket::Tcp => {
+                let [port] = free_ports()?;
+                ready.tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
+            }
+            Socket::Unix => ready.unix.push(unix_path),
+        }
+        command.args(store.args(&ready, memory_bytes)).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = ChildProcess::start(&mut command, cores, &[]).map_err(|error| match error {
+            PeerError::Start { source, .. } if source.kind() == ErrorKind::NotFound => {
+                ServerError::NotInstalled(store.program())
+            }
+            error => error.into(),
+        })?;
         let deadline = Instant::now() + START_PATIENCE;
         while !takes_connections(&ready) {
             if !child.is_alive() {

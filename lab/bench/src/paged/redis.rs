@@ -36,7 +36,7 @@ pub(super) fn run(
     let cores = [stage.server_core, stage.client_core];
     let socket = dir.path().join("redis");
     let command = confinement.command(store.program());
-    let server = match store.serve_by(command, Socket::Unix, socket.clone(), 0, &cores) {
+    let server = match ServerProcess::start_store(store, command, Socket::Unix, socket.clone(), 0, &cores) {
         Ok(server) => server,
         Err(missing @ ServerError::NotInstalled(_)) => return Ok(Err(NotHere(missing.to_string()))),
         Err(error) => return Err(error.into()),

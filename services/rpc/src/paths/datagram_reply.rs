@@ -3,12 +3,12 @@
 //! A datagram may be lost, duplicated, or overtake another one. Its number identifies the message that it responds to,
 //! and its tail proves that the server of this session sent it. Lost responses are requested again, as over UC.
 
-use super::ResponsePath;
+use super::{Response, ResponsePath};
 use crate::caller::CallerState;
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{ServerConnection, SharedUdQp};
-use crate::wire::{Mode, Seq};
+use crate::wire::Seq;
 
 /// The server sends every result as a datagram.
 #[derive(Debug)]
@@ -16,16 +16,10 @@ pub struct DatagramReply;
 
 impl ResponsePath for DatagramReply {
     const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::Datagram;
-    const FETCHES: bool = false;
     const SENDS: bool = true;
 
     fn new(_: &CallerConfig) -> Self {
         Self
-    }
-
-    #[inline]
-    fn mode(&mut self, _method: u16) -> Mode {
-        Mode::Reply
     }
 
     #[inline]
@@ -39,14 +33,7 @@ impl ResponsePath for DatagramReply {
     }
 
     #[inline]
-    fn respond(
-        end: &mut ServerConnection,
-        shared_ud_qp: &mut SharedUdQp,
-        seq: Seq,
-        _: Mode,
-        _push: bool,
-        counters: &Counters,
-    ) {
-        end.send_datagram(shared_ud_qp, seq, counters);
+    fn respond(end: &mut ServerConnection, pair: &mut SharedUdQp, response: Response, counters: &Counters) {
+        end.send_datagram(pair, response.seq, counters);
     }
 }

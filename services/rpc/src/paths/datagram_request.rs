@@ -11,8 +11,7 @@ use farcall_verbs::Nanos;
 
 use super::RequestPath;
 use crate::caller::{CallerState, ClientConnection};
-use crate::responder::ServerConnection;
-use crate::wire::{FirstWord, RequestHeader};
+use crate::wire::FirstWord;
 
 /// The client sends every request as a datagram.
 #[derive(Debug)]
@@ -31,10 +30,5 @@ impl RequestPath for DatagramRequest {
 
     fn request_missing(caller: &mut CallerState, now: Nanos) {
         caller.request_by_oldest::<Self>(now);
-    }
-
-    #[inline]
-    fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
-        end.take_written(message)
     }
 }

@@ -12,8 +12,7 @@ use farcall_link::{PostRefused, Ticket};
 
 use super::RequestPath;
 use crate::caller::ClientConnection;
-use crate::responder::ServerConnection;
-use crate::wire::{FirstWord, RequestHeader};
+use crate::wire::FirstWord;
 
 /// Each client has a mailbox as under [`super::WriteMailbox`], and one byte in the array of all clients.
 #[derive(Debug)]
@@ -29,10 +28,5 @@ impl RequestPath for DenseMailbox {
     fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
         let written = end.write_request(message)?;
         end.announce_request(message.seq, written)
-    }
-
-    #[inline]
-    fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
-        end.take_written(message)
     }
 }

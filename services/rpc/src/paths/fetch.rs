@@ -1,12 +1,12 @@
 //! Responses stored in the server's memory, from which the client READs them (RF-RPC, section 3.2).
 
-use super::ResponsePath;
+use super::{Response, ResponsePath};
 use crate::caller::Message;
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{ServerConnection, SharedUdQp};
 use crate::tune::Tuner;
-use crate::wire::{Mode, ResponseHeader, Seq};
+use crate::wire::{Mode, ResponseHeader};
 
 /// `fetch`: the client READs every result. The server writes a result only to a sleeping client that has requested it.
 #[derive(Debug)]
@@ -31,14 +31,8 @@ impl ResponsePath for Fetch {
     }
 
     #[inline]
-    fn respond(
-        end: &mut ServerConnection,
-        _: &mut SharedUdQp,
-        seq: Seq,
-        _: Mode,
-        push: bool,
-        counters: &Counters,
-    ) {
+    fn respond(end: &mut ServerConnection, _: &mut SharedUdQp, response: Response, counters: &Counters) {
+        let Response { seq, push, .. } = response;
         if push {
             end.write_response(seq, true, counters);
         } else {

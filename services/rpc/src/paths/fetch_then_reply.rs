@@ -3,13 +3,13 @@
 
 use std::collections::HashMap;
 
-use super::{Fetch, ResponsePath, ServerReply};
+use super::{Fetch, Response, ResponsePath, ServerReply};
 use crate::caller::Message;
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{ServerConnection, SharedUdQp};
 use crate::tune::Tuner;
-use crate::wire::{Mode, ResponseHeader, Seq};
+use crate::wire::{Mode, ResponseHeader};
 
 /// `rf-rpc`: the client READs results; for methods that take long it requests the server to write them.
 #[derive(Debug)]
@@ -49,19 +49,10 @@ impl ResponsePath for FetchThenReply {
     }
 
     #[inline]
-    fn respond(
-        end: &mut ServerConnection,
-        shared_ud_qp: &mut SharedUdQp,
-        seq: Seq,
-        mode: Mode,
-        push: bool,
-        counters: &Counters,
-    ) {
-        match mode {
-            Mode::Fetch => Fetch::respond(end, shared_ud_qp, seq, mode, push, counters),
-            Mode::Reply | Mode::ReplyNotify => {
-                ServerReply::respond(end, shared_ud_qp, seq, mode, push, counters)
-            }
+    fn respond(end: &mut ServerConnection, pair: &mut SharedUdQp, response: Response, counters: &Counters) {
+        match response.mode {
+            Mode::Fetch => Fetch::respond(end, pair, response, counters),
+            Mode::Reply | Mode::ReplyNotify => ServerReply::respond(end, pair, response, counters),
         }
     }
 }

@@ -61,7 +61,10 @@ pub trait RequestPath: Send + 'static {
 
     /// Server: copies the next message to `message` if it is complete; otherwise returns `None`. An error is a
     /// violation of the protocol.
-    fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String>;
+    #[inline]
+    fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
+        end.take_written(message)
+    }
 }
 
 /// How results reach the client.
@@ -69,7 +72,7 @@ pub trait ResponsePath: Send + 'static {
     /// Value of the plan's axis.
     const AXIS: farcall_link::ResponsePath;
     /// Whether results are fetched by READ, so that R and F apply.
-    const FETCHES: bool;
+    const FETCHES: bool = false;
     /// Whether results, or notices of them, arrive as SENDs, whose completions announce them and wake a sleeping
     /// client.
     const SENDS: bool = false;
@@ -78,7 +81,10 @@ pub trait ResponsePath: Send + 'static {
     fn new(config: &CallerConfig) -> Self;
 
     /// Client: returns the mode flag of a method's next request.
-    fn mode(&mut self, method: u16) -> Mode;
+    #[inline]
+    fn mode(&mut self, _method: u16) -> Mode {
+        Mode::Reply
+    }
 
     /// Client: returns the mode flag of a collect request. `is_slow`: more than R requests found no answer.
     #[inline]
@@ -106,16 +112,18 @@ pub trait ResponsePath: Send + 'static {
         end.can_answer(seq)
     }
 
-    /// Server: sends or stores the response in slot `seq`. `mode` is the request's flag. `push` is `true` if the
-    /// client sleeps and has requested a wake-up, or repeats its request.
-    fn respond(
-        end: &mut ServerConnection,
-        shared_ud_qp: &mut SharedUdQp,
-        seq: Seq,
-        mode: Mode,
-        push: bool,
-        counters: &Counters,
-    );
+    /// Server: sends or stores a response.
+    fn respond(end: &mut ServerConnection, pair: &mut SharedUdQp, response: Response, counters: &Counters);
+}
+
+/// A response in its slot at the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Response {
+    pub(crate) seq: Seq,
+    /// Flag of the request.
+    pub(crate) mode: Mode,
+    /// `true` if the client sleeps and has requested a wake-up, or repeats its request.
+    pub(crate) push: bool,
 }
 
 /// A request path and a response path. [`ServerReply`], [`SendReply`], [`Fetch`] and [`FetchThenReply`] alone mean

@@ -1,10 +1,10 @@
 //! Responses by WRITE into a slot at the client, which polls it.
 
-use super::ResponsePath;
+use super::{Response, ResponsePath};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{ServerConnection, SharedUdQp};
-use crate::wire::{Mode, Seq};
+use crate::wire::Mode;
 
 /// `server-reply`: the server writes every result.
 #[derive(Debug)]
@@ -14,7 +14,6 @@ pub struct ServerReply {
 
 impl ResponsePath for ServerReply {
     const AXIS: farcall_link::ResponsePath = farcall_link::ResponsePath::Write;
-    const FETCHES: bool = false;
 
     fn new(config: &CallerConfig) -> Self {
         Self { mode: if config.notify { Mode::ReplyNotify } else { Mode::Reply } }
@@ -26,14 +25,8 @@ impl ResponsePath for ServerReply {
     }
 
     #[inline]
-    fn respond(
-        end: &mut ServerConnection,
-        _: &mut SharedUdQp,
-        seq: Seq,
-        mode: Mode,
-        push: bool,
-        counters: &Counters,
-    ) {
+    fn respond(end: &mut ServerConnection, _: &mut SharedUdQp, response: Response, counters: &Counters) {
+        let Response { seq, mode, push } = response;
         end.write_response(seq, push || mode == Mode::ReplyNotify, counters);
     }
 }

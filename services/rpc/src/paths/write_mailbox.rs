@@ -4,8 +4,7 @@ use farcall_link::{PostRefused, Ticket};
 
 use super::RequestPath;
 use crate::caller::ClientConnection;
-use crate::responder::ServerConnection;
-use crate::wire::{FirstWord, RequestHeader};
+use crate::wire::FirstWord;
 
 /// Each client has a mailbox in the server's memory, with one slot for each message of its window.
 #[derive(Debug)]
@@ -19,10 +18,5 @@ impl RequestPath for WriteMailbox {
     #[inline]
     fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
         end.write_request(message)
-    }
-
-    #[inline]
-    fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
-        end.take_written(message)
     }
 }

@@ -39,6 +39,7 @@ use farcall_rpc::tune::Decision;
 use figures::{Figure, Sample};
 #[cfg(feature = "verbs")]
 pub(crate) use stand::{KvTask, Stand};
+use std::process::Command;
 use std::time::Duration;
 
 /// Bytes that another project's store may need for a record in addition to key and value, and minimum for all records.
@@ -237,7 +238,9 @@ impl FrontEnd {
     /// Starts a server of this front end, at the address of a previous one if `again` is given.
     fn serve(self, plan: &KvMainPlan, again: Option<&Ready>) -> Result<ServerProcess, ServerError> {
         if let Self::Foreign(store, socket) = self {
-            return store.serve(socket, private_socket(), memory_bytes(plan), &[plan.stage.server_core]);
+            let (command, cores) = (Command::new(store.program()), [plan.stage.server_core]);
+            let path = private_socket();
+            return ServerProcess::start_store(store, command, socket, path, memory_bytes(plan), &cores);
         }
         let (nic, store) = (plan.reach.nic.clone(), StoreService::new(self, plan));
         if again.is_none() {

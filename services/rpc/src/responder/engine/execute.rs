@@ -8,7 +8,7 @@ use farcall_verbs::{Clock, Nanos};
 
 use super::{Engine, batch};
 use crate::error::HandlerError;
-use crate::paths::ResponsePath;
+use crate::paths::{Response, ResponsePath};
 use crate::responder::ServerConnection;
 use crate::responder::deferred::Pending;
 use crate::responder::deferred_calls::{DeferredCall, HandlerDisposition};
@@ -267,9 +267,9 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         results.store_relaxed(at + session.responses.tail_at(answer.len_bytes), session.tail_key.tail(seq));
         results.store_release(at, words[0]);
         self.counters.result_bytes.add(answer.len_bytes as u64);
-        let push = seq.is_before(end.push_end);
+        let response = Response { seq, mode, push: seq.is_before(end.push_end) };
         end.advance();
-        S::respond(end, &mut self.shared_ud_qp, seq, mode, push, &self.counters);
+        S::respond(end, &mut self.shared_ud_qp, response, &self.counters);
     }
 }
 

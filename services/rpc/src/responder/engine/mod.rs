@@ -17,7 +17,7 @@ use super::session::Session;
 use super::{DedicatedQp, ServerConnection, SharedUdQp};
 use crate::config::ResponderConfig;
 use crate::counters::Counters;
-use crate::paths::{DatagramReply, Path, RequestPath, ResponsePath, ServerReply};
+use crate::paths::{DatagramReply, Path, RequestPath, Response, ResponsePath, ServerReply};
 use crate::wire::{
     CallBase, Form, Imm, Mode, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags, Status,
 };
@@ -172,7 +172,8 @@ impl<H: Handler, C: Clock> Engine<H, C> {
                 end.push_due = Some((seq, stop));
                 return false;
             }
-            P::Response::respond(end, &mut self.shared_ud_qp, seq, Mode::ReplyNotify, true, &self.counters);
+            let response = Response { seq, mode: Mode::ReplyNotify, push: true };
+            P::Response::respond(end, &mut self.shared_ud_qp, response, &self.counters);
             seq = seq.next();
         }
         end.push_due = None;
@@ -196,7 +197,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             if !DatagramReply::can_respond(end, &self.shared_ud_qp, newest) {
                 return false;
             }
-            DatagramReply::respond(end, &mut self.shared_ud_qp, newest, Mode::Reply, true, &self.counters);
+            end.send_datagram(&mut self.shared_ud_qp, newest, &self.counters);
         }
         self.counters.answers_told.increment();
         end.notify_due = false;
