@@ -194,6 +194,10 @@ fn look(fds: &mut [pollfd], socks: &[Waited], kernel: &mut Vec<pollfd>, mask: *c
         // SAFETY: the vector is valid.
         let asked = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as _, &raw const none, mask) };
         if asked < 0 {
+            if errno::get() == libc::EINTR {
+                // Linux stores the results of an interrupted poll, too: none.
+                fds.iter_mut().for_each(|entry| entry.revents = 0);
+            }
             return asked;
         }
         if is_alone || !has_more(fds, socks, &mut rings.clone()) {

@@ -93,11 +93,9 @@ unsafe fn readable_when_confined(epfd: c_int, events: *mut epoll_event, max: c_i
     if max <= 0 || events.is_null() {
         return None;
     }
-    // SAFETY: the caller's events, all of which may be written; zeros are valid events.
-    let into = unsafe {
-        ptr::write_bytes(events, 0, max as usize);
-        std::slice::from_raw_parts_mut(events, max as usize)
-    };
+    // SAFETY: the caller's array of `max` events, which no other thread uses until the call returns. Each value of its
+    // bytes is a valid event.
+    let into = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
     Some(epoll::readable_members(epfd, into) as c_int).filter(|found| *found > 0)
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use farcall_stats::PathReason;
 use libc::epoll_event;
 
+use super::reported::Reported;
 use super::tags::Tagged;
 use super::{EDGE, MEMBERSHIPS, ONE_SHOT};
 use crate::door::{self, Waker};
@@ -92,6 +93,8 @@ pub(super) struct State {
     pub(super) missed: Vec<c_int>,
     /// Another object waits for this one: the kernel must know everything.
     pub(super) is_nested: bool,
+    /// Events that the kernel has reported to this library.
+    pub(super) reported: Reported,
     pub(super) looked_ns: u64,
     /// Number of waits that returned events since the kernel was asked.
     pub(super) turns: u32,

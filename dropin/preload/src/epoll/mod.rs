@@ -14,6 +14,7 @@
 mod members;
 mod ordered;
 mod ready;
+mod reported;
 mod tags;
 mod wait;
 

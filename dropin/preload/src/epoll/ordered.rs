@@ -22,8 +22,8 @@ use super::members::{Off, State};
 use super::ready::{ALWAYS, IN, ask_kernel};
 use super::tags::Tagged;
 use super::{EDGE, ONE_SHOT};
+use crate::poll;
 use crate::sock::SockRef;
-use crate::{poll, real};
 
 /// Number of members, and of events of a wait, from which on a wait with less room than members does not begin this
 /// mode before one has left events out.
@@ -151,21 +151,19 @@ impl State {
         self.queued = self.queued - usize::from(was_queued) + usize::from(is_queued);
     }
 
-    /// Replaces the library's entries in what the kernel reported. Returns the number of the program's events, and
-    /// whether members that have returned to TCP are to be reported by the kernel.
-    pub(super) fn translate_in_order(&mut self, events: &mut [epoll_event]) -> (usize, bool) {
+    /// Translates the first `found` entries that the kernel reported to events in `into`. Returns the number of these,
+    /// and whether members that have returned to TCP are to be reported by the kernel.
+    pub(super) fn translate_in_order(&mut self, found: usize, into: &mut [epoll_event]) -> (usize, bool) {
         let ring_items = self.ring_items;
         self.ordered_calls += 1;
         self.first_call = self.ordered_calls;
         let mut kept = 0;
-        for at in 0..events.len() {
-            if let Entry::Event(event) = self.report_next(events[at]) {
-                events[kept] = event;
+        for at in 0..found {
+            if let Entry::Event(event) = self.report_next(self.reported[at]) {
+                into[kept] = event;
                 kept += 1;
             }
         }
-        // The program may read them.
-        events[kept..].fill(epoll_event { events: 0, u64: 0 });
         (kept, self.ring_items < ring_items)
     }
 
@@ -175,14 +173,12 @@ impl State {
         // A member that has returned to TCP may stand behind all that this wait has reported.
         let mut listed_before = self.members;
         while listed_before > 0 && kept < into.len() {
-            let rest = &mut into[kept..];
-            let room = c_int::try_from(rest.len()).unwrap_or(c_int::MAX);
-            // SAFETY: `rest` is a valid slice of `room` events or more, and the kernel writes at most `room`.
-            let found = unsafe { real::epoll_pwait(epfd, rest.as_mut_ptr(), room, 0, ptr::null()) }.max(0);
+            let (found, is_full) = self.reported.query(epfd, into.len() - kept, self.members, ptr::null());
+            let found = found.max(0) as usize;
             let (before, ring_items) = (kept, self.ring_items);
             self.ordered_calls += 1;
-            for at in before..before + found as usize {
-                let Entry::Event(event) = self.report_next(into[at]) else { continue };
+            for at in 0..found {
+                let Entry::Event(event) = self.report_next(self.reported[at]) else { continue };
                 // The list may have come to a member that is listed again since this wait has reported it.
                 if let Some(known) = into[..before].iter_mut().find(|known| known.u64 == event.u64) {
                     known.events |= event.events;
@@ -193,11 +189,10 @@ impl State {
             }
             listed_before = match found {
                 _ if self.ring_items < ring_items => self.members,
-                _ if found < room => 0,
-                _ => listed_before.saturating_sub(found as usize),
+                _ if !is_full => 0,
+                _ => listed_before.saturating_sub(found),
             };
         }
-        into[kept..].fill(epoll_event { events: 0, u64: 0 });
         kept
     }
 

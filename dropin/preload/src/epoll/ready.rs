@@ -214,15 +214,15 @@ impl State {
         }
     }
 
-    /// Takes our tags out of what the kernel reported; how many events are the program's, and whether there were
-    /// others.
-    pub(super) fn translate(&mut self, events: &mut [epoll_event]) -> (usize, bool) {
+    /// Handles the first `found` events that the kernel reported, and stores the program's in `into`. Returns their
+    /// number, and whether there were others.
+    pub(super) fn translate(&mut self, found: usize, into: &mut [epoll_event]) -> (usize, bool) {
         let mut kept = 0;
-        for at in 0..events.len() {
-            let event = events[at];
+        for at in 0..found {
+            let event = self.reported[at];
             match Tagged::of(event.u64) {
                 Tagged::Program => {
-                    events[kept] = event;
+                    into[kept] = event;
                     kept += 1;
                 }
                 Tagged::Waker => self.heat_woken(),
@@ -238,10 +238,7 @@ impl State {
                 }
             }
         }
-        let has_tags = kept < events.len();
-        // The program may read them.
-        events[kept..].fill(epoll_event { events: 0, u64: 0 });
-        (kept, has_tags)
+        (kept, kept < found)
     }
 }
 

@@ -52,11 +52,9 @@ pub unsafe fn wait(
         // EFAULT if it cannot.
         return unsafe { real::epoll_pwait(epfd, events, max, whole_ms, mask) };
     };
-    // SAFETY: the program's events, all of which may be written; zeros are valid events.
-    let into = unsafe {
-        ptr::write_bytes(events, 0, 1);
-        std::slice::from_raw_parts_mut(events, max as usize)
-    };
+    // SAFETY: the program's array of `max` events, which no other thread uses until the call returns: epoll_wait(2)
+    // writes it. Each value of its bytes is a valid event.
+    let into = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
     let mut spin: Option<Spin> = None;
     let mut error;
     let mut new_room = Some(into.len());
@@ -100,15 +98,21 @@ pub unsafe fn wait(
         let rest_ms = first_rest_ms.take().unwrap_or_else(|| timeout_ms(until_ns));
         let rest_ms = if has_queued { 0 } else { rest_ms };
         state.sleepers += 1;
+        let members = state.members;
+        let mut reported = state.reported.take(into.len(), members);
         drop(state);
-        // SAFETY: `into` has `max` events, to which the kernel writes no more than these; `mask` is null or the
+        let (at, room) = (reported.as_mut_ptr(), reported.len() as c_int);
+        // SAFETY: the buffer has `room` events, to which the kernel writes no more than these; `mask` is null or the
         // program's, which the kernel checks.
-        let sleep = || unsafe { real::epoll_pwait(epfd, into.as_mut_ptr(), max, rest_ms, mask) };
-        let wakes_up = |state: &mut State| state.sleepers = state.sleepers.saturating_sub(1);
-        let slept = jumps::wait(&mut || wakes_up(&mut epoll.0.lock()), sleep);
+        let sleep = || unsafe { real::epoll_pwait(epfd, at, room, rest_ms, mask) };
+        let wake_up = |state: &mut State, reported: &mut Vec<epoll_event>| {
+            state.sleepers = state.sleepers.saturating_sub(1);
+            state.reported.put(std::mem::take(reported));
+        };
+        let slept = jumps::wait(&mut || wake_up(&mut epoll.0.lock(), &mut reported), sleep);
         error = errno::get();
         let mut state = epoll.0.lock();
-        wakes_up(&mut state);
+        wake_up(&mut state, &mut reported);
         if let Some(spin) = spin.take() {
             spin.found();
         }
@@ -123,9 +127,15 @@ pub unsafe fn wait(
         if state.ring_items > 0 {
             state.looked_ns = clock::now_ns();
         }
+        if !pointers::can_write(events, slept as usize) {
+            error = libc::EFAULT;
+            state.leave();
+            break (-1, std::mem::take(&mut state.missed));
+        }
+        let found = slept as usize;
         if state.is_ordered() {
-            let is_full = slept == max;
-            let (mut kept, has_restored) = state.translate_in_order(&mut into[..slept as usize]);
+            let is_full = slept == room;
+            let (mut kept, has_restored) = state.translate_in_order(found, into);
             if kept > 0 && (is_full || has_restored) {
                 kept = state.fill_in_order(epfd, into, kept);
             } else if kept == 0 && !is_full && !has_restored {
@@ -137,7 +147,7 @@ pub unsafe fn wait(
             }
             continue;
         }
-        let (kept, has_tags) = state.translate(&mut into[..slept as usize]);
+        let (kept, has_tags) = state.translate(found, into);
         if kept > 0 {
             // Members reported with them may be their cause, so they are reported by the same wait.
             let found = if has_tags { state.mark_and_report(&mut into[kept..]) } else { 0 };
@@ -181,13 +191,12 @@ impl State {
     /// Polls the kernel for events, without waiting.
     fn look(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> Looked {
         self.looked_ns = clock::now_ns();
-        // SAFETY: the slice is valid; the mask is the program's.
-        let found = unsafe { real::epoll_pwait(epfd, into.as_mut_ptr(), into.len() as c_int, 0, mask) };
+        let (found, is_full) = self.reported.query(epfd, into.len(), self.members, mask);
         if found < 0 {
             return Looked { found, has_tags: false, is_full: false };
         }
-        let (kept, has_tags) = self.translate(&mut into[..found as usize]);
-        Looked { found: kept as c_int, has_tags, is_full: found as usize == into.len() }
+        let (kept, has_tags) = self.translate(found as usize, into);
+        Looked { found: kept as c_int, has_tags, is_full }
     }
 
     /// Returns whether the kernel may have ready members that no scan finds, or must be queried in any case.

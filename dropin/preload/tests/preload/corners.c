@@ -387,6 +387,85 @@ static void ended(void) {
     end();
 }
 
+/* Prints a wait's result and the first bytes of the array that it may write. */
+#define SHOW_ARRAY(call, array)                                                                          \
+    do {                                                                                                 \
+        memset(array, 0x5A, sizeof array);                                                               \
+        SHOW(call);                                                                                      \
+        for (size_t i = 0; i < sizeof array; i++)                                                        \
+            printf("%02x%s", ((unsigned char *)array)[i], i + 1 < sizeof array ? "" : "\n");             \
+    } while (0)
+
+static void interrupt(int number) {
+    (void)number;
+}
+
+/* Waits that find nothing, or are interrupted, leave what the kernel leaves in the program's arrays. */
+static void arrays(void) {
+    char a[8];
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 3}, got[3], half[2];
+    struct timespec soon = {0, 5000000};
+    struct pollfd entries[2];
+    fd_set sets[2];
+    begin("arrays of waits");
+    CLIENT {
+        int ep = epoll_create1(EPOLL_CLOEXEC);
+        SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+        SHOW_ARRAY(epoll_wait(ep, got, 3, 0), got);
+        SHOW_ARRAY(epoll_wait(ep, got, 3, 20), got);
+        SHOW_ARRAY(epoll_wait(ep, got, 1, 20), got);
+        SHOW_ARRAY(epoll_pwait2(ep, got, 3, &soon, NULL), got);
+        SHOW_ARRAY(epoll_wait(ep, got, 0, 0), got);
+        SHOW_ARRAY(epoll_wait(-1, got, 3, 0), got);
+        /* The alarm of this process ends waits. */
+        struct sigaction action = {.sa_handler = interrupt}, before;
+        struct itimerval tick = {.it_value = {0, 20000}};
+        CHECK(sigaction(SIGALRM, &action, &before) == 0);
+        CHECK(setitimer(ITIMER_REAL, &tick, NULL) == 0);
+        SHOW_ARRAY(epoll_wait(ep, got, 3, 5000), got);
+#define ENTRIES                                                                       \
+    for (int i = 0; i < 2; i++)                                                       \
+    entries[i] = (struct pollfd){.fd = i ? -1 : fd, .events = POLLIN, .revents = 0x5A}
+#define SHOW_POLL(call)                                                       \
+    do {                                                                      \
+        ENTRIES;                                                              \
+        SHOW(call);                                                           \
+        printf("events %x %x\n", entries[0].revents, entries[1].revents);     \
+    } while (0)
+        CHECK(setitimer(ITIMER_REAL, &tick, NULL) == 0);
+        SHOW_POLL(poll(entries, 2, 5000));
+        SHOW_POLL(poll(entries, 2, 0));
+        SHOW_POLL(poll(entries, 2, 20));
+        SHOW_POLL(ppoll(entries, 2, &soon, NULL));
+#define SHOW_SETS(call)                                                                               \
+    do {                                                                                              \
+        memset(sets, 0, sizeof sets);                                                                 \
+        FD_SET(fd, &sets[0]);                                                                         \
+        FD_SET(fd, &sets[1]);                                                                         \
+        SHOW(call);                                                                                   \
+        printf("sets %d %d\n", FD_ISSET(fd, &sets[0]) != 0, FD_ISSET(fd, &sets[1]) != 0);             \
+    } while (0)
+        struct timeval none = {0, 0}, long_time = {5, 0}, wrong = {-1, 0};
+        SHOW_SETS(select(fd + 1, &sets[0], NULL, &sets[1], &none));
+        SHOW_SETS(pselect(fd + 1, &sets[0], NULL, &sets[1], &soon, NULL));
+        SHOW_SETS(select(fd + 1, &sets[0], NULL, &sets[1], &wrong));
+        CHECK(setitimer(ITIMER_REAL, &tick, NULL) == 0);
+        SHOW_SETS(select(fd + 1, &sets[0], NULL, &sets[1], &long_time));
+        CHECK(sigaction(SIGALRM, &before, NULL) == 0);
+        alarm(300);
+        step();
+        SHOW_ARRAY(epoll_wait(ep, half, 2, 5000), half);
+        SHOW(recv(fd, a, 8, 0));
+        SHOW_ARRAY(epoll_wait(ep, half, 2, 0), half);
+        close(ep);
+    }
+    SERVER {
+        step();
+        SHOW(send(fd, "x", 1, 0));
+    }
+    end();
+}
+
 static int signals;
 static void count(int number) {
     signals += number == SIGUSR1;
@@ -671,6 +750,7 @@ int main(int argc, char **argv) {
     errors_first(0);
     errors_first(1);
     ended();
+    arrays();
     polls();
     interruptions();
     jumps();
