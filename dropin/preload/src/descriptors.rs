@@ -8,7 +8,7 @@ use farcall_stats::PathReason;
 use crate::fd_set::FdSet;
 use crate::sock::{self, STRAYED, Sock};
 use crate::tcp::Traffic;
-use crate::{confined, door, epoll, io, meet, own_fds, real, tcp, thread};
+use crate::{confined, door, epoll, own_fds, protocols, real, tcp, thread};
 
 /// Descriptors of streams that the program opened (`fdopen`).
 static STREAMS: FdSet = FdSet::new();
@@ -43,7 +43,7 @@ pub fn is_foreign(fd: c_int) -> bool {
 
 /// Called before a descriptor is closed, or its number is reused for another one.
 pub fn closing(fd: c_int) {
-    meet::forget_protocol(fd);
+    protocols::forget(fd);
     // A child between vfork and exec closes its own.
     if is_foreign(fd) || confined::is_confined() || thread::is_borrowed() {
         if confined::is_confined() {
@@ -194,7 +194,7 @@ fn close_own(fd: c_int) {
 /// not read are not there: the connection then ends, because bytes would be missing.
 pub fn hand_on(fd: c_int, sock: &Sock, why: PathReason) {
     sock.demote(why);
-    if io::unread_bytes(sock) > 0 {
+    if sock.unread_bytes() > 0 {
         // SAFETY: no memory is involved.
         unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
     }

@@ -140,8 +140,7 @@ pub fn silence(fd: RawFd) {
 
 /// Called before a descriptor of the library's becomes the program's: a thread that sleeps on it chooses another one.
 pub fn before_loss(fd: c_int) {
-    if WAKERS.contains(fd) {
-        WAKERS.remove(fd);
+    if WAKERS.remove(fd) {
         wake(fd);
     }
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use rustix::io;
 
-use crate::sock::FDS;
+use crate::fd_set::{FDS, FdSet};
 
-static OURS: [AtomicU64; FDS / 64] = [const { AtomicU64::new(0) }; FDS / 64];
+static OURS: FdSet = FdSet::new();
 static COUNT: AtomicU64 = AtomicU64::new(0);
 /// Lowest number that the library has had.
 static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
@@ -25,7 +25,7 @@ const SLACK: c_int = 32;
 /// Returns whether a descriptor belongs to the library.
 #[inline]
 pub fn is_ours(fd: c_int) -> bool {
-    OURS.get(fd as usize / 64).is_some_and(|bits| bits.load(Relaxed) & (1 << (fd % 64)) != 0)
+    OURS.contains(fd)
 }
 
 /// Returns whether the library has any descriptors.
@@ -45,7 +45,7 @@ pub fn keep(fd: OwnedFd) -> Option<RawFd> {
     // SAFETY: given up by its owner.
     unsafe { io::close(fd.into_raw_fd()) };
     let kept = kept?;
-    OURS.get(kept as usize / 64)?.fetch_or(1 << (kept % 64), SeqCst);
+    OURS.insert(kept);
     COUNT.fetch_add(1, Relaxed);
     LOWEST.fetch_min(kept, Relaxed);
     Some(kept)
@@ -64,9 +64,7 @@ pub fn in_the_way_of(fd: c_int) -> Option<RawFd> {
 
 /// Closes one.
 pub fn close(fd: RawFd) {
-    if let Some(bits) = OURS.get(fd as usize / 64)
-        && bits.fetch_and(!(1 << (fd % 64)), SeqCst) & (1 << (fd % 64)) != 0
-    {
+    if OURS.remove(fd) {
         COUNT.fetch_sub(1, Relaxed);
         // SAFETY: it was the library's, and is not any more.
         unsafe { io::close(fd) };
@@ -83,7 +81,7 @@ pub fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
 pub fn while_ours(fd: RawFd, call: impl FnOnce()) {
     // Counted first: `forget` sees the count, or this thread sees that the number was given up.
     INSIDE.fetch_add(1, SeqCst);
-    if OURS.get(fd as usize / 64).is_some_and(|bits| bits.load(SeqCst) & (1 << (fd % 64)) != 0) {
+    if OURS.contains(fd) {
         call();
     }
     INSIDE.fetch_sub(1, SeqCst);
@@ -97,9 +95,7 @@ const MAX_YIELDS: u32 = 10_000;
 /// no thread uses it any more.
 pub fn forget(fd: RawFd) -> bool {
     NEXT.fetch_max(fd + 1, SeqCst);
-    if let Some(bits) = OURS.get(fd as usize / 64)
-        && bits.fetch_and(!(1 << (fd % 64)), SeqCst) & (1 << (fd % 64)) != 0
-    {
+    if OURS.remove(fd) {
         COUNT.fetch_sub(1, Relaxed);
         for _ in 0..MAX_YIELDS {
             if INSIDE.load(SeqCst) == 0 {

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use libc::iovec;
 
 use crate::memory::{AtomicChange, Memory};
-use crate::switch::Carrier;
+use crate::switch::{Carrier, Look};
 use crate::{jumps, thread};
 
 /// Bit of `PRODUCED`: the ring has ended.
@@ -51,15 +51,6 @@ pub struct Part {
     pub at: usize,
     /// Bytes.
     pub len_bytes: usize,
-}
-
-/// State of the ring at one moment.
-#[derive(Clone, Copy)]
-pub struct Look {
-    /// Number of bytes that were sent and not received.
-    pub unread_bytes: u64,
-    /// Whether no more bytes will arrive.
-    pub is_closed: bool,
 }
 
 /// One direction.
@@ -190,7 +181,7 @@ impl Ring {
 
     fn lock(&self, word: usize) -> Option<Held<'_>> {
         let (at, own) = (self.words + word, thread::id());
-        let before = jumps::lock(self, at);
+        let before = jumps::lock(&self.mem, at);
         let mut tries = 0_u32;
         loop {
             if self.mem.compare_exchange(at, 0, own) {
@@ -211,11 +202,6 @@ impl Ring {
                 self.mem.compare_exchange(at, holder, 0);
             }
         }
-    }
-
-    /// Releases a lock if a thread has it.
-    pub fn release(&self, at: usize, thread: u64) {
-        self.mem.compare_exchange(at, thread, 0);
     }
 
     /// Copies as much as there is room for, from `from_byte` of the caller's buffers on, and publishes it. Returns how

@@ -16,7 +16,6 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::memory::{AtomicChange, Memory};
-use crate::ring::Look;
 
 /// Whether the sender has begun: what it sent before went by TCP.
 const BEGUN: usize = 16;
@@ -26,6 +25,15 @@ const BEGINS_AT: usize = 24;
 const DRAINED: usize = 144;
 /// How many bytes the receiver has read by TCP.
 const READ_BY_TCP: usize = 152;
+
+/// State of a carrier at one moment.
+#[derive(Clone, Copy)]
+pub struct Look {
+    /// Number of bytes that were sent and not received.
+    pub unread_bytes: u64,
+    /// Whether no more bytes will arrive.
+    pub is_closed: bool,
+}
 
 /// A carrier of the bytes of one direction instead of TCP.
 pub trait Carrier {

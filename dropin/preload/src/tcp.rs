@@ -4,6 +4,9 @@ use std::ffi::{c_int, c_ulong};
 
 use crate::real;
 
+/// `ioctl` request that queries whether the socket is at the mark of urgent data.
+pub const SIOCATMARK: c_ulong = 0x8905;
+
 /// struct tcp_info, as far as it is needed (Linux 4.19 has all of it).
 #[repr(C)]
 #[derive(Default)]
@@ -78,7 +81,6 @@ fn number(fd: c_int, request: c_ulong) -> Option<u64> {
 
 /// Returns whether the next byte to receive follows an urgent one (SIOCATMARK).
 pub fn is_at_mark(fd: c_int) -> bool {
-    const SIOCATMARK: c_ulong = 0x8905;
     number(fd, SIOCATMARK) == Some(1)
 }
 

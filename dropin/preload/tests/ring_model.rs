@@ -156,11 +156,11 @@ mod thread {
 
 /// Replaces the library's module `jumps`: programs of the model do not jump.
 mod jumps {
-    use crate::ring::Ring;
+    use crate::memory::Memory;
 
     pub type Lock = ();
 
-    pub fn lock(_ring: &Ring, _at: usize) -> Option<Lock> {
+    pub fn lock(_mem: &Memory, _at: usize) -> Option<Lock> {
         None
     }
 

@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{FILE, fd_set, mmsghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
 
 use super::{connection, control, events, export, process, receive, send, streams};
+use crate::tcp::SIOCATMARK;
 
 export! {
     fn __read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
@@ -106,7 +107,7 @@ export! {
     fn sockatmark(fd: c_int) -> c_int {
         let mut is_at_mark: c_int = 0;
         // SAFETY: an int of this function, which the request fills.
-        let asked = unsafe { control::ioctl(fd, control::SIOCATMARK, (&raw mut is_at_mark).expose_provenance()) };
+        let asked = unsafe { control::ioctl(fd, SIOCATMARK, (&raw mut is_at_mark).expose_provenance()) };
         if asked < 0 { asked } else { is_at_mark }
     }
 }

@@ -9,7 +9,8 @@ use libc::{sockaddr, socklen_t};
 
 use super::export;
 use super::opening::{open_with_room, with_room};
-use crate::{descriptors, errno, meet, own_fds, real, sock};
+use crate::fd_set::FDS;
+use crate::{descriptors, errno, fork, meet, own_fds, real, sock};
 
 /// Parses an address that the program passed.
 ///
@@ -38,6 +39,16 @@ unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> 
     }
 }
 
+/// Called before the library records the connection `fd`, which the socket `source` has made. Returns whether it does.
+fn begin(fd: c_int, source: c_int) -> bool {
+    let is_candidate = meet::is_candidate(source);
+    if is_candidate {
+        descriptors::make_way(fd);
+        fork::prepare();
+    }
+    is_candidate
+}
+
 export! {
     fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
         // SAFETY: the kernel reads `len` bytes at `address`, both as the program passed them, and fails with EFAULT if
@@ -55,6 +66,7 @@ export! {
             }
             if let Some(asked) = asked
                 && sock::get(fd).is_none()
+                && begin(fd, fd)
             {
                 meet::connected(fd, asked);
             }
@@ -67,8 +79,8 @@ export! {
         // SAFETY: the kernel writes the peer's address to at most `*len` bytes at `address`; both pointers are the
         // program's, unchanged, and one that is not there makes the kernel fail with EFAULT.
         let accepted = with_room(|| unsafe { real::accept(fd, address, len) });
-        if accepted >= 0 {
-            meet::accepted(fd, accepted);
+        if accepted >= 0 && begin(accepted, fd) {
+            meet::accepted(accepted);
         }
         accepted
     }
@@ -77,8 +89,8 @@ export! {
         // SAFETY: the kernel writes the peer's address to at most `*len` bytes at `address`; both pointers are the
         // program's, unchanged, and one that is not there makes the kernel fail with EFAULT.
         let accepted = with_room(|| unsafe { real::accept4(fd, address, len, flags) });
-        if accepted >= 0 {
-            meet::accepted(fd, accepted);
+        if accepted >= 0 && begin(accepted, fd) {
+            meet::accepted(accepted);
         }
         accepted
     }
@@ -110,12 +122,12 @@ export! {
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         if first > last || flags as c_uint & libc::CLOSE_RANGE_CLOEXEC != 0 || !own_fds::are_there() {
             if first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
-                (first..=last.min(sock::FDS as c_uint)).for_each(|fd| descriptors::closing(fd as c_int));
+                (first..=last.min(FDS as c_uint)).for_each(|fd| descriptors::closing(fd as c_int));
             }
             // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
             return unsafe { real::close_range(first, last, flags) };
         }
-        (first..=last.min(sock::FDS as c_uint)).for_each(|fd| descriptors::closing(fd as c_int));
+        (first..=last.min(FDS as c_uint)).for_each(|fd| descriptors::closing(fd as c_int));
         // Around the library's own, which close when another program starts.
         let mut from = first;
         while let Some(ours) = own_fds::next_from(from).filter(|ours| *ours <= last) {

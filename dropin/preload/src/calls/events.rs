@@ -8,7 +8,7 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, time_t, timespec, time
 use super::export;
 use super::opening::open_with_room;
 use crate::sock::KernelWait;
-use crate::{clock, confined, epoll, errno, pointers, poll, real};
+use crate::{clock, confined, epoll, errno, fork, pointers, poll, real};
 
 /// Returns the time at which a wait of `timeout_ms` ends; `None` if it is negative: never.
 fn after_ms(timeout_ms: c_int) -> Option<u64> {
@@ -81,7 +81,7 @@ unsafe fn left_in_rings(fds: *mut pollfd, count: nfds_t) -> Option<c_int> {
     }
     // SAFETY: the caller's descriptors, as many as it says.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
-    Some(confined::poll(fds)).filter(|found| *found > 0)
+    Some(poll::poll_when_confined(fds)).filter(|found| *found > 0)
 }
 
 /// Reports the members of an object that can be read from what was left in rings when the program restricted its system
@@ -103,6 +103,7 @@ export! {
     fn epoll_create(size: c_int) -> c_int {
         // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         let fd = open_with_room(|| unsafe { real::epoll_create(size) });
+        fork::prepare();
         epoll::created(fd);
         fd
     }
@@ -110,6 +111,7 @@ export! {
     fn epoll_create1(flags: c_int) -> c_int {
         // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
         let fd = open_with_room(|| unsafe { real::epoll_create1(flags) });
+        fork::prepare();
         epoll::created(fd);
         fd
     }
@@ -229,7 +231,7 @@ export! {
             }
             let mut sets = Sets::of(count, read, write, other);
             if confined::is_confined() {
-                if confined::poll(&mut sets.fds) > 0 {
+                if poll::poll_when_confined(&mut sets.fds) > 0 {
                     return sets.report();
                 }
                 return real::select(count, read, write, other, timeout);
@@ -272,7 +274,7 @@ export! {
             }
             let mut sets = Sets::of(count, read, write, other);
             if confined::is_confined() {
-                if confined::poll(&mut sets.fds) > 0 {
+                if poll::poll_when_confined(&mut sets.fds) > 0 {
                     return sets.report();
                 }
                 return real::pselect(count, read, write, other, timeout, mask);

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libc::{DIR, FILE, clockid_t, mode_t, pid_t, sigset_t};
 
 use super::export;
-use crate::{descriptors, errno, meet, real};
+use crate::{descriptors, errno, protocols, real};
 
 /// Opens a descriptor for the program; the library closes as many of its own as that needs.
 pub(super) fn with_room(open: impl Fn() -> c_int) -> c_int {
@@ -61,7 +61,7 @@ export! {
         // SAFETY: no memory is involved.
         let opened = open_with_room(|| unsafe { real::socket(domain, kind, protocol) });
         if opened >= 0 {
-            meet::opened(opened, domain, kind, protocol);
+            protocols::opened(opened, domain, kind, protocol);
         }
         opened
     }

@@ -205,7 +205,7 @@ export! {
         for fd in [from, into] {
             if let Some(sock) = sock::get(fd) {
                 sock.demote(PathReason::KernelFeature);
-                if fd == from && io::unread_bytes(&sock) > 0 {
+                if fd == from && sock.unread_bytes() > 0 {
                     // Programs then read.
                     errno::set(libc::EINVAL);
                     return -1;

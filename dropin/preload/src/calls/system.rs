@@ -6,7 +6,7 @@ use std::ptr::with_exposed_provenance_mut as pointer;
 use libc::{sigset_t, sockaddr, timespec};
 
 use super::{asynchronous, confinement, connection, control, events, export, process, receive, send};
-use crate::{confined, descriptors, direct_calls, errno, pointers, real};
+use crate::{descriptors, direct_calls, errno, pointers, real};
 
 /// Masks of signals that the kernel takes have this length.
 const MASK_BYTES: usize = 8;
@@ -52,7 +52,7 @@ export! {
                     descriptors::before_unseen_fork();
                 }
                 libc::SYS_clone3 => descriptors::before_unseen_fork(),
-                libc::SYS_seccomp if confinement::restricts(a) => confined::enter(),
+                libc::SYS_seccomp if confinement::restricts(a) => confinement::enter(),
                 libc::SYS_prctl => confinement::before_prctl(a as c_long),
                 libc::SYS_execve => return process::execve(pointer::<c_char>(a), pointer(b), pointer(c)).into(),
                 libc::SYS_execveat => {

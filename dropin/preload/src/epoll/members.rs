@@ -11,7 +11,7 @@ use super::tags::Tagged;
 use super::{EDGE, MEMBERSHIPS, ONE_SHOT};
 use crate::door::{self, Waker};
 use crate::sock::{SockRef, Stage};
-use crate::{poll, real, sock, tcp};
+use crate::{readiness, real, sock, tcp};
 
 /// Events of the kernel for a socket that goes through shared memory.
 const SOCKET_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLPRI) as u32 | EDGE;
@@ -164,7 +164,7 @@ impl State {
         (ring.off, ring.is_hot) = (Off::Removed, false);
         if ring.is_armed {
             ring.is_armed = false;
-            poll::disarm(&ring.sock);
+            readiness::disarm(&ring.sock);
         }
     }
 
@@ -304,7 +304,7 @@ impl State {
             self.kernel(libc::EPOLL_CTL_DEL, link.door.fd(), 0, 0);
         }
         if ring.is_armed {
-            poll::disarm(&ring.sock);
+            readiness::disarm(&ring.sock);
         }
     }
 
@@ -398,10 +398,10 @@ impl State {
         let Some(ring) = self.ring(fd) else { return };
         ring.awaits_door = true;
         if ring.is_armed {
-            poll::rearm(&ring.sock);
+            readiness::rearm(&ring.sock);
         } else {
             ring.is_armed = true;
-            poll::arm(&ring.sock);
+            readiness::arm(&ring.sock);
         }
     }
 
@@ -413,7 +413,7 @@ impl State {
         let Some(ring) = self.ring(fd) else { return };
         if ring.is_armed {
             ring.is_armed = false;
-            poll::disarm(&ring.sock);
+            readiness::disarm(&ring.sock);
         }
         if !ring.is_hot && ring.off == Off::No {
             ring.is_hot = true;
@@ -455,7 +455,7 @@ impl State {
         // A queued socket is reported because it can be written, which concerns only a ring that is not in use.
         let is_own = ring.is_queued
             && events & !(libc::EPOLLOUT as u32) == 0
-            && poll::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT == 0;
+            && readiness::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT == 0;
         if !is_own {
             (ring.asks_kernel, ring.is_kernel_quiet) = (true, false);
         }

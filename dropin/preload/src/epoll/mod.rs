@@ -31,7 +31,7 @@ use libc::epoll_event;
 use self::members::{Item, State};
 use self::tags::is_tagged;
 pub use self::wait::{Timeout, wait};
-use crate::sock::FDS;
+use crate::fd_set::FDS;
 use crate::{errno, pointers, real};
 
 const EDGE: u32 = libc::EPOLLET as u32;
@@ -67,7 +67,6 @@ pub fn created(fd: c_int) {
     if !(0..FDS as c_int).contains(&fd) {
         return;
     }
-    crate::fork::prepare();
     let reused = FREE.lock().pop();
     let epoll = reused.unwrap_or_else(|| {
         let epoll: &'static Epoll = Box::leak(Box::default());
@@ -154,7 +153,7 @@ pub fn readable_members(epfd: c_int, into: &mut [epoll_event]) -> usize {
         let Some(&mut Item { events, data, .. }) = state.item(fd) else { continue };
         if found < into.len()
             && events & IN != 0
-            && crate::sock::get(fd).is_some_and(|sock| crate::io::unread_bytes(&sock) > 0)
+            && crate::sock::get(fd).is_some_and(|sock| sock.unread_bytes() > 0)
         {
             into[found] = epoll_event { events: IN, u64: data };
             found += 1;

@@ -22,7 +22,7 @@ use super::members::{Off, State};
 use super::ready::{ALWAYS, IN, ask_kernel};
 use super::tags::Tagged;
 use super::{EDGE, ONE_SHOT};
-use crate::poll;
+use crate::readiness;
 use crate::sock::SockRef;
 
 /// Number of members, and of events of a wait, from which on a wait with less room than members does not begin this
@@ -128,7 +128,7 @@ impl State {
         if let Some(item) = self.item(fd)
             && item.events & IN == 0
             && let Some(ring) = &mut item.ring
-            && poll::take_back(&ring.sock)
+            && readiness::take_back(&ring.sock)
         {
             ring.awaits_door = false;
         }
@@ -137,7 +137,7 @@ impl State {
     /// Puts a member at the end of the kernel's list, unless its doorbell is there.
     fn queue(&mut self, fd: c_int) {
         let Some(ring) = self.ring(fd) else { return };
-        if ring.awaits_door && !poll::take_back(&ring.sock) {
+        if ring.awaits_door && !readiness::take_back(&ring.sock) {
             return;
         }
         ring.awaits_door = false;

@@ -11,7 +11,7 @@ use super::members::{Off, State};
 use super::tags::Tagged;
 use super::{EDGE, ONE_SHOT};
 use crate::sock::SockRef;
-use crate::{poll, real};
+use crate::{readiness, real};
 
 pub(super) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -34,19 +34,19 @@ impl State {
         // After the end of the ring to the peer, or before its beginning, room is in the kernel.
         let is_kernels_room = wanted & EDGE == 0
             && wanted & OUT != 0
-            && poll::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
+            && readiness::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
         // While bytes of a ring that has ended are unread, the kernel alone knows of an end and of errors.
         let is_ending = wanted & EDGE == 0 && ring.sock.link().is_some_and(|link| link.inn.look().is_closed);
         if ring.asks_kernel || is_kernels_room || is_ending {
             asked = ask_kernel(fd, &ring.sock);
-            let says_more = poll::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
+            let says_more = readiness::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
             ring.is_kernel_quiet = asked & !OUT == 0 && !says_more;
         }
         if ring.sock.is_over() {
             return None;
         }
         let interest = wanted & !(EDGE | ONE_SHOT) | ALWAYS;
-        let shown = poll::readiness(fd, &ring.sock, poll_events(interest));
+        let shown = readiness::readiness(fd, &ring.sock, poll_events(interest));
         let mut from_kernel = asked & interest;
         if shown.ask & libc::POLLOUT == 0 {
             from_kernel &= !OUT;

@@ -32,11 +32,6 @@ fn fail(number: c_int) -> Way {
     FAILED
 }
 
-/// Returns the number of bytes that can be received from the ring at once, in addition to those that the kernel has.
-pub fn unread_bytes(sock: &Sock) -> u64 {
-    sock.link().map_or(0, |link| link.inn.look().unread_bytes)
-}
-
 /// Returns the number of bytes left, for a program that waits for an edge after a report of 0: 0 is reported only if
 /// the ring alone can have any. Otherwise at least 1, as Linux reports after an end.
 pub fn bytes_left_to_tell(sock: &Sock) -> u64 {

@@ -11,9 +11,10 @@ use super::kernel::{Got, from_kernel, kernel_receive, peek, receive_before_meeti
 use super::wait::{Wait, is_nonblocking};
 use super::{Way, fail};
 use crate::pointers::Access;
-use crate::ring::{Look, Pull};
+use crate::ring::Pull;
 use crate::sock::{Direction, Link, STRAYED, Sock, Stage};
-use crate::{clock, confined, diagnosis, io, tcp};
+use crate::switch::Look;
+use crate::{clock, confined, diagnosis, tcp};
 
 /// Flags of a receive that the rings know.
 const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT
@@ -33,7 +34,7 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
     }
     if confined::is_confined() {
         // SAFETY: this function's contract.
-        return unsafe { confined::receive(sock, buffers, flags) };
+        return unsafe { receive_when_confined(sock, buffers, flags) };
     }
     if flags & !RECEIVE_FLAGS != 0 {
         sock.demote(PathReason::KernelFeature);
@@ -106,9 +107,35 @@ pub unsafe fn receive(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -
     }
 }
 
+/// Receives from what was left in the ring when the program restricted its system calls.
+///
+/// # Safety
+/// The buffers are the program's, and can be written.
+unsafe fn receive_when_confined(sock: &Sock, buffers: &[iovec], flags: c_int) -> Way {
+    let Some(link) = sock.link().filter(|_| sock.unread_bytes() > 0) else { return Way::Kernel };
+    let Some(_held) = link.inn.lock_receiver() else {
+        return fail(libc::EAGAIN);
+    };
+    // SAFETY: the receiver's lock is held; the buffers can be written, by this function's contract.
+    match unsafe { link.inn.pull(buffers, 0, mode_of(flags)) } {
+        // Another thread was faster, or no byte was requested.
+        0 => Way::Kernel,
+        len => Way::Done(len as isize),
+    }
+}
+
+/// Returns what the flags of a receive do with bytes in a ring.
+fn mode_of(flags: c_int) -> Pull {
+    match flags {
+        _ if flags & libc::MSG_PEEK != 0 => Pull::Peek,
+        _ if flags & libc::MSG_TRUNC != 0 => Pull::Forget,
+        _ => Pull::Take,
+    }
+}
+
 /// Returns whether `count` bytes wait in the kernel, and none in the ring.
 fn has_kernel_all(fd: c_int, sock: &Sock, count: usize) -> bool {
-    io::unread_bytes(sock) == 0 && tcp::unread_bytes(fd) >= count as u64
+    sock.unread_bytes() == 0 && tcp::unread_bytes(fd) >= count as u64
 }
 
 /// Receives when no bytes are requested. TCP waits until there are some all the same, however few: SO_RCVLOWAT, which
@@ -201,11 +228,7 @@ unsafe fn receive_met(
     flags: c_int,
 ) -> Got {
     let Some(_held) = link.inn.lock_receiver() else { return Got::Error(libc::EAGAIN) };
-    let how = match flags {
-        _ if flags & libc::MSG_PEEK != 0 => Pull::Peek,
-        _ if flags & libc::MSG_TRUNC != 0 => Pull::Forget,
-        _ => Pull::Take,
-    };
+    let how = mode_of(flags);
     // The bytes that are available may change between two polls.
     for _ in 0..LOOKS_MAX {
         let before_bytes = link.inn.bytes_before(|| tcp::unread_bytes(fd));

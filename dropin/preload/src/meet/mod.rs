@@ -14,23 +14,20 @@
 
 mod memory;
 mod offer;
-mod place;
+pub mod place;
 mod proof;
 
 use std::ffi::c_int;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
 
 use farcall_stats::PathReason;
 
 pub use self::memory::AT_CONNECTED_END;
-pub use self::place::forget as forget_place;
 use self::proof::SocketInode;
-use crate::calls::control;
-use crate::sock::{FDS, Sock, Stage};
-use crate::{config, confined, descriptors, sock};
+use crate::sock::{Sock, Stage};
+use crate::{config, confined, descriptors, options, protocols, sock};
 
 /// Converts an IPv4-mapped IPv6 address to the IPv4 address.
 fn plain(address: SocketAddr) -> SocketAddr {
@@ -40,7 +37,7 @@ fn plain(address: SocketAddr) -> SocketAddr {
 /// Returns both addresses of a TCP connection within this host; `None` for all other sockets.
 /// While a connection is being made the kernel does not report the peer's address; `asked` was asked for.
 fn addresses_within_host(fd: c_int, asked: Option<SocketAddr>) -> Option<(SocketAddr, SocketAddr)> {
-    if descriptors::has_stream(fd) || confined::is_confined() || !is_tcp(fd) {
+    if descriptors::has_stream(fd) || confined::is_confined() || !protocols::is_tcp(fd) {
         return None;
     }
     // SAFETY: the program's descriptor, for two questions; a wrong one is answered by an error.
@@ -48,85 +45,37 @@ fn addresses_within_host(fd: c_int, asked: Option<SocketAddr>) -> Option<(Socket
     let local = plain(SocketAddr::try_from(rustix::net::getsockname(fd).ok()?).ok()?);
     let peer = rustix::net::getpeername(fd).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());
     let peer = plain(peer.or(asked)?);
-    let is_within = local.ip() == peer.ip() || (is_loopback(local.ip()) && is_loopback(peer.ip()));
+    let is_within = local.ip() == peer.ip() || (local.ip().is_loopback() && peer.ip().is_loopback());
     (is_within && local != peer).then_some((local, peer))
 }
 
-fn is_tcp(fd: c_int) -> bool {
-    // SAFETY: the program's descriptor, for one query; the kernel answers a wrong one by an error.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    rustix::net::sockopt::socket_protocol(fd) == Ok(Some(rustix::net::ipproto::TCP))
+/// Returns whether connections of the socket `fd`, or those that it accepts, may move.
+pub fn is_candidate(fd: c_int) -> bool {
+    config::is_on() && !confined::is_confined() && protocols::is_known_as_tcp(fd)
 }
 
-fn is_loopback(address: IpAddr) -> bool {
-    address.is_loopback()
-}
-
-/// Called after `connect` with an IP address.
+/// Called after `connect` with an IP address, for a [candidate](is_candidate).
 pub fn connected(fd: c_int, asked: SocketAddr) {
-    if config::is_on() && !confined::is_confined() && is_known_as_tcp(fd) {
-        descriptors::make_way(fd);
-        crate::fork::prepare();
-        let made = sock::new(Stage::Connected, config::uses_before_meeting() / 4 * 3);
-        if config::reports()
-            && let Some((local, peer)) = addresses_within_host(fd, Some(asked))
-            && config::admits(peer)
-        {
-            made.describe(local, peer);
-        }
-        sock::put(fd, &made);
-    }
-}
-
-/// Called after `accept` returned `fd` for a listener.
-pub fn accepted(listener: c_int, fd: c_int) {
-    if config::is_on() && !confined::is_confined() && is_known_as_tcp(listener) {
-        descriptors::make_way(fd);
-        crate::fork::prepare();
-        let made = sock::new(Stage::Accepted, config::uses_before_meeting());
-        if config::reports()
-            && let Some((local, peer)) = addresses_within_host(fd, None)
-            && config::admits(local)
-        {
-            made.describe(local, peer);
-        }
-        sock::put(fd, &made);
-    }
-}
-
-/// Protocols of descriptors that connections are made from: 0 not known, 1 TCP, 2 another.
-static PROTOCOLS: [AtomicU8; FDS] = [const { AtomicU8::new(0) }; FDS];
-
-/// Called after `socket` returned `fd`.
-pub fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
-    let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
-    let is_internet = matches!(domain, libc::AF_INET | libc::AF_INET6);
-    let is_tcp = is_internet && kind == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if let Some(entry) = PROTOCOLS.get(fd as usize).filter(|_| is_tcp) {
-        entry.store(1, Relaxed);
-    }
-}
-
-/// Returns whether a socket is one of TCP; the kernel is queried once, and not at all for a socket that `socket`
-/// returned.
-fn is_known_as_tcp(fd: c_int) -> bool {
-    let Some(entry) = PROTOCOLS.get(fd as usize) else { return false };
-    let known = entry.load(Relaxed);
-    if known != 0 {
-        return known == 1;
-    }
-    let is_tcp = is_tcp(fd);
-    entry.store(if is_tcp { 1 } else { 2 }, Relaxed);
-    is_tcp
-}
-
-/// Called before a descriptor is closed, or its number is reused for another one.
-pub fn forget_protocol(fd: c_int) {
-    if let Some(entry) = PROTOCOLS.get(fd as usize)
-        && entry.load(Relaxed) != 0
+    let made = sock::new(Stage::Connected, config::uses_before_meeting() / 4 * 3);
+    if config::reports()
+        && let Some((local, peer)) = addresses_within_host(fd, Some(asked))
+        && config::admits(peer)
     {
-        entry.store(0, Relaxed);
+        made.describe(local, peer);
     }
+    sock::put(fd, &made);
+}
+
+/// Called after `accept` returned `fd`, for a listener that is a [candidate](is_candidate).
+pub fn accepted(fd: c_int) {
+    let made = sock::new(Stage::Accepted, config::uses_before_meeting());
+    if config::reports()
+        && let Some((local, peer)) = addresses_within_host(fd, None)
+        && config::admits(local)
+    {
+        made.describe(local, peer);
+    }
+    sock::put(fd, &made);
 }
 
 /// Performs the next step of the meeting, because the connection has had the required number of uses.
@@ -160,6 +109,6 @@ fn describe(
         }
         sock.describe(local, peer);
     }
-    sock.tells_inq.store(control::tells_inq(fd), Relaxed);
-    if control::needs_kernel(fd) { Err(PathReason::KernelFeature) } else { Ok(()) }
+    sock.tells_inq.store(options::tells_inq(fd), Relaxed);
+    if options::needs_kernel(fd) { Err(PathReason::KernelFeature) } else { Ok(()) }
 }

@@ -15,7 +15,7 @@ use farcall_stats::{Block, Connection, PathReason};
 
 pub use self::inside::{InKernel, KernelWait};
 pub use self::link::{Link, MAPPED, STRAYED};
-pub use self::table::{FDS, SockRef, before_fork, each, get, lock_for_fork, new, put, take};
+pub use self::table::{SockRef, before_fork, each, get, lock_for_fork, new, put, take};
 pub use self::uses::{Direction, Uses};
 use crate::sleepers::Sleeping;
 use crate::{own_fds, thread};
@@ -195,6 +195,11 @@ impl Sock {
         unsafe { (*self.link.get()).as_ref() }
     }
 
+    /// Returns the number of bytes that can be received from the ring at once, in addition to those that the kernel has.
+    pub fn unread_bytes(&self) -> u64 {
+        self.link().map_or(0, |link| link.inn.look().unread_bytes)
+    }
+
     /// Its own address and its peer's, once it has been described.
     pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         if !self.is_described.load(Acquire) {
@@ -311,7 +316,7 @@ impl Sock {
         let fd = self.meeting_fd.swap(-1, AcqRel);
         if fd >= 0 {
             if !self.is_inherited() {
-                crate::meet::forget_place(fd);
+                crate::meet::place::forget(fd);
             }
             own_fds::close(fd);
         }

@@ -13,10 +13,8 @@ use farcall_shm::Mutex;
 use farcall_stats::PathReason;
 
 use super::{Sock, Stage};
+use crate::fd_set::FDS;
 use crate::thread;
-
-/// Descriptors from this number on are left alone.
-pub const FDS: usize = 65_536;
 
 static TABLE: [AtomicPtr<Sock>; FDS] = [const { AtomicPtr::new(ptr::null_mut()) }; FDS];
 

@@ -1,87 +1,16 @@
 //! Waiting for descriptors of which some go through shared memory: poll, select, and calls that block.
 
+mod sleeper;
+
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::SeqCst;
 
 use libc::{pollfd, sigset_t, timespec};
 
-use crate::ring::{Look, Ring};
-use crate::sleepers::Sleeper;
-use crate::sock::{InKernel, KernelWait, Link, Sock, SockRef, Stage};
+use self::sleeper::Sleeper;
+use crate::readiness::{IN, Readiness, arm, disarm, readiness_with};
+use crate::sock::{InKernel, KernelWait, SockRef, Stage};
 use crate::spin::Spin;
-use crate::switch::Switch;
-use crate::{clock, epoll, errno, jumps, real, sock, tcp};
-
-const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
-const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
-
-/// Readiness of a connection by its rings, and events that the kernel must be queried for.
-#[derive(Clone, Copy)]
-pub struct Readiness {
-    /// Requested events that are ready.
-    pub ready: i16,
-    /// For the kernel.
-    pub ask: i16,
-}
-
-/// Polls a connection for poll's `events`.
-pub fn readiness(fd: c_int, sock: &Sock, events: i16) -> Readiness {
-    readiness_with(fd, sock, events, 0)
-}
-
-/// Polls a connection for poll's `events`; fewer than `enough_bytes` bytes are not readable.
-fn readiness_with(fd: c_int, sock: &Sock, events: i16, enough_bytes: u64) -> Readiness {
-    let Some(link) = sock.link() else { return Readiness { ready: 0, ask: events } };
-    let (mut ready, mut ask) = (0, events);
-    // Bytes that went by TCP before the ring may not have arrived yet.
-    let has_error = sock.pending_error.load(SeqCst) != 0;
-    let unread_bytes = link.inn.look().unread_bytes;
-    let low_water_bytes = u64::from(sock.low_water_bytes.load(SeqCst)).max(enough_bytes);
-    let is_readable = unread_bytes > 0
-        && if link.inn.is_reached(0) {
-            is_enough(fd, low_water_bytes, unread_bytes)
-        } else {
-            is_enough_across(fd, low_water_bytes, &link.inn, unread_bytes)
-        };
-    if enough_bytes > 0 {
-        // The kernel would report any number of bytes.
-        ask = ask & !IN | libc::POLLRDHUP;
-    }
-    if is_readable || has_error {
-        ready |= events & IN;
-    }
-    if has_error {
-        ready |= libc::POLLERR;
-    }
-    let Look { is_closed, .. } = link.out.look();
-    if link.out.has_begun() && !is_closed {
-        // The kernel would say that there is room.
-        ask = ask & !OUT | libc::POLLRDHUP;
-        if link.out.has_room() {
-            ready |= events & OUT;
-        }
-    }
-    Readiness { ready, ask }
-}
-
-/// Returns whether a receiver is notified of bytes that wait in the ring, together with those behind it in the kernel
-/// (SO_RCVLOWAT).
-fn is_enough(fd: c_int, low_water_bytes: u64, unread_bytes: u64) -> bool {
-    unread_bytes >= low_water_bytes
-        || unread_bytes + tcp::unread_bytes(fd) >= low_water_bytes
-        // An end, or an error.
-        || tcp::is_ended(fd)
-}
-
-/// Returns whether bytes that went by TCP before the ring, too few by themselves for SO_RCVLOWAT, are enough together
-/// with those in the ring. The kernel reports any number of them if the option has its default.
-fn is_enough_across(fd: c_int, low_water_bytes: u64, inn: &Switch<Ring>, unread_bytes: u64) -> bool {
-    if low_water_bytes <= 1 {
-        return false;
-    }
-    let waiting_bytes = tcp::unread_bytes(fd);
-    inn.have_arrived_before(waiting_bytes) && unread_bytes + waiting_bytes >= low_water_bytes
-}
+use crate::{clock, epoll, errno, jumps, real, sock};
 
 /// Waits in the kernel's poll for descriptors none of which needs more than that; `None` if one does.
 pub fn kernel_waits(fds: &[pollfd]) -> Option<Vec<KernelWait>> {
@@ -325,56 +254,14 @@ fn sleep_in_kernel(kernel: &mut [pollfd], until_ns: Option<u64>, mask: *const si
     unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as _, rest, mask) }
 }
 
-/// Notifies the peer that a thread sleeps; the caller must poll once more.
-pub fn arm(sock: &Sock) {
-    let Some(link) = sock.link() else { return };
-    sock.sleepers.fetch_add(1, SeqCst);
-    arm_ring(link);
-    if let Some(shown) = sock.shown() {
-        shown.sleeps.increment();
+/// Reports the descriptors that can be read from what was left in rings. Returns their number; if it is 0, the kernel
+/// knows everything.
+pub fn poll_when_confined(fds: &mut [pollfd]) -> c_int {
+    let mut found = 0;
+    for entry in fds.iter_mut() {
+        let can_be_read = sock::get(entry.fd).is_some_and(|sock| sock.unread_bytes() > 0);
+        entry.revents = if can_be_read { entry.events & IN } else { 0 };
+        found += c_int::from(entry.revents != 0);
     }
-}
-
-/// Notifies the peer again that a thread sleeps: it has rung since. The caller must poll once more.
-pub fn rearm(sock: &Sock) {
-    if let Some(link) = sock.link() {
-        arm_ring(link);
-    }
-}
-
-/// Withdraws the notification that a thread sleeps until bytes arrive. Returns whether the peer has not rung because
-/// of it.
-pub fn take_back(sock: &Sock) -> bool {
-    let Some(link) = sock.link() else { return true };
-    let sent_bytes = link.inn.sent_bytes();
-    if !link.inn.takes_data_wake() {
-        return false;
-    }
-    // Another thread may have notified it, too, before the counter was read; or it does so after this.
-    if sock.sleepers.load(SeqCst) > 1 {
-        arm_ring(link);
-        if link.inn.sent_bytes() != sent_bytes {
-            // It may have missed these bytes.
-            sock.demote(farcall_stats::PathReason::NoResources);
-        }
-    }
-    true
-}
-
-/// Announces that a thread sleeps until bytes arrive and, if the ring to the peer is full, until there is free space. A
-/// thread that waits for space does not sleep if there is some; the thread that fills the ring concurrently announces
-/// it (`io::send`).
-fn arm_ring(link: &Link) {
-    link.inn.arm_data();
-    if !link.out.has_room() {
-        link.out.arm_room();
-    }
-}
-
-/// Sleeps no more; others may still do so.
-pub fn disarm(sock: &Sock) {
-    let Some(link) = sock.link() else { return };
-    if sock.sleepers.fetch_sub(1, SeqCst) > 1 {
-        arm_ring(link);
-    }
+    found
 }
