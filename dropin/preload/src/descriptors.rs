@@ -1,12 +1,11 @@
 //! Descriptors of connections that are closed, duplicated or passed to another process.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use farcall_stats::PathReason;
 
 use crate::fd_set::FdSet;
-use crate::sock::{self, STRAYED, Sock};
+use crate::sock::{self, Sock};
 use crate::tcp::Traffic;
 use crate::{confined, door, epoll, own_fds, protocols, real, tcp, thread};
 
@@ -54,7 +53,7 @@ pub fn closing(fd: c_int) {
     }
     epoll::closing(fd);
     if let Some(sock) = sock::take(fd)
-        && sock.fds.load(Acquire) == 0
+        && sock.descriptors() == 0
         && !sock.is_inherited()
     {
         end(fd, &sock);
@@ -91,10 +90,9 @@ fn end(fd: c_int, sock: &Sock) {
     sock.stay(PathReason::ShutDown);
     let Some(link) = sock.link() else { return };
     if traffic.is_some_and(|traffic| link.out.was_passed_by(traffic.sent_bytes)) {
-        // The place of these bytes among those of the ring is not known to the peer.
-        link.words.store(STRAYED, 1, SeqCst);
+        link.announce_bypass();
     }
-    if !sock.is_forked.load(Relaxed) {
+    if !sock.is_forked() {
         if link.inn.look().unread_bytes > 0 {
             // As TCP does it: what is not received any more resets the connection.
             let linger = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -102,7 +100,7 @@ fn end(fd: c_int, sock: &Sock) {
             // SAFETY: a linger of ours.
             unsafe { real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, len) };
         }
-        link.words.store(link.own_end, 1, SeqCst);
+        link.announce_end();
     }
     sock.demote(PathReason::ShutDown);
 }
@@ -113,7 +111,7 @@ pub fn dissociated(fd: c_int) {
     let Some(sock) = sock::get(fd) else { return };
     sock.demote(PathReason::ShutDown);
     let mut fds = vec![fd];
-    if sock.fds.load(Acquire) > 1 {
+    if sock.descriptors() > 1 {
         sock::each(|other, of_other| {
             if std::ptr::eq::<Sock>(&**of_other, &*sock) {
                 fds.push(other);
@@ -158,7 +156,7 @@ pub fn give_up(fd: c_int) -> bool {
         if sock.link().is_some_and(|link| link.door.fd() == fd) {
             sock.demote(PathReason::NoResources);
         }
-        if sock.meeting_fd.load(Acquire) == fd {
+        if sock.rendezvous().is_some_and(|rendezvous| rendezvous.fd == fd) {
             sock.stay(PathReason::NoResources);
         }
     });
@@ -235,7 +233,7 @@ pub fn before_unseen_fork() {
 /// Called before another program replaces this one in the process.
 pub fn before_exec() {
     each_inherited(|fd, sock| {
-        if sock.is_inherited() || sock.is_forked.load(Relaxed) || thread::is_borrowed() {
+        if sock.is_inherited() || sock.is_forked() || thread::is_borrowed() {
             // Others have it, too, and may read what is left.
             sock.demote(PathReason::Executed);
         } else {

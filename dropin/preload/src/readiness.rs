@@ -1,7 +1,6 @@
 //! Readiness of a connection, and the notification of its peer that a thread sleeps.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::SeqCst;
 
 use farcall_stats::PathReason;
 
@@ -33,9 +32,9 @@ pub fn readiness_with(fd: c_int, sock: &Sock, events: i16, enough_bytes: u64) ->
     let Some(link) = sock.link() else { return Readiness { ready: 0, ask: events } };
     let (mut ready, mut ask) = (0, events);
     // Bytes that went by TCP before the ring may not have arrived yet.
-    let has_error = sock.pending_error.load(SeqCst) != 0;
+    let has_error = sock.has_pending_error();
     let unread_bytes = link.inn.look().unread_bytes;
-    let low_water_bytes = u64::from(sock.low_water_bytes.load(SeqCst)).max(enough_bytes);
+    let low_water_bytes = u64::from(sock.low_water_bytes()).max(enough_bytes);
     let is_readable = unread_bytes > 0
         && if link.inn.is_reached(0) {
             is_enough(fd, low_water_bytes, unread_bytes)
@@ -85,7 +84,7 @@ fn is_enough_across(fd: c_int, low_water_bytes: u64, inn: &Switch<Ring>, unread_
 /// Notifies the peer that a thread sleeps; the caller must poll once more.
 pub fn arm(sock: &Sock) {
     let Some(link) = sock.link() else { return };
-    sock.sleepers.fetch_add(1, SeqCst);
+    sock.sleeping.add();
     arm_ring(link);
     if let Some(shown) = sock.shown() {
         shown.sleeps.increment();
@@ -108,7 +107,7 @@ pub fn take_back(sock: &Sock) -> bool {
         return false;
     }
     // Another thread may have notified it, too, before the counter was read; or it does so after this.
-    if sock.sleepers.load(SeqCst) > 1 {
+    if sock.sleeping.count() > 1 {
         arm_ring(link);
         if link.inn.sent_bytes() != sent_bytes {
             // It may have missed these bytes.
@@ -131,7 +130,7 @@ fn arm_ring(link: &Link) {
 /// Sleeps no more; others may still do so.
 pub fn disarm(sock: &Sock) {
     let Some(link) = sock.link() else { return };
-    if sock.sleepers.fetch_sub(1, SeqCst) > 1 {
+    if sock.sleeping.remove() > 0 {
         arm_ring(link);
     }
 }

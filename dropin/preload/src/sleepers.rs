@@ -22,6 +22,8 @@ pub struct Sleeping {
     has_leader: AtomicBool,
     /// Number of entries of [`FOLLOWERS`].
     followers: AtomicU32,
+    /// Number of threads for which the peer rings the doorbell.
+    count: AtomicU32,
 }
 
 /// The followers of all connections: a connection, by its address, and the descriptor that wakes the thread.
@@ -57,13 +59,29 @@ pub fn enter_child() {
 impl Sleeping {
     /// Creates the state without sleeping threads.
     pub const fn new() -> Self {
-        Self { has_leader: AtomicBool::new(false), followers: AtomicU32::new(0) }
+        Self { has_leader: AtomicBool::new(false), followers: AtomicU32::new(0), count: AtomicU32::new(0) }
     }
 
     /// Resets the state for another connection.
     pub fn reset(&self) {
         self.has_leader.store(false, Relaxed);
         self.followers.store(0, Relaxed);
+        self.count.store(0, Relaxed);
+    }
+
+    /// Returns the number of threads for which the peer rings the doorbell.
+    pub fn count(&self) -> u32 {
+        self.count.load(SeqCst)
+    }
+
+    /// Adds a thread for which the peer rings the doorbell.
+    pub fn add(&self) {
+        self.count.fetch_add(1, SeqCst);
+    }
+
+    /// Removes such a thread. Returns the number of the others.
+    pub fn remove(&self) -> u32 {
+        self.count.fetch_sub(1, SeqCst) - 1
     }
 
     /// Makes this thread the leader. Returns whether there was none.

@@ -2,7 +2,6 @@
 
 use std::ffi::{c_int, c_uint};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use farcall_stats::PathReason;
 use libc::{sockaddr, socklen_t};
@@ -100,7 +99,7 @@ export! {
             if how != libc::SHUT_RD
                 && let Some(link) = sock.link()
             {
-                link.words.store(link.own_end, 1, SeqCst);
+                link.announce_end();
             }
             sock.demote(PathReason::ShutDown);
         }
@@ -193,7 +192,7 @@ export! {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if done >= 0 => descriptors::duplicated(fd, done),
             libc::F_SETFL => {
                 if let Some(sock) = sock::get(fd) {
-                    sock.nonblocking.store(0, Relaxed);
+                    sock.set_known_nonblocking(None);
                     if argument as c_int & libc::O_ASYNC != 0 {
                         sock.demote(PathReason::KernelFeature);
                     }

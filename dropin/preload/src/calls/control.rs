@@ -1,7 +1,6 @@
 //! Options and states of sockets.
 
 use std::ffi::{c_int, c_ulong, c_void};
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use farcall_stats::PathReason;
 use libc::socklen_t;
@@ -21,7 +20,7 @@ export! {
                 // SAFETY: `can_read` has found an int at `value`, of which the program says that it is `len` bytes
                 // long, and `read_unaligned` needs no alignment.
                 let is_on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
-                sock.tells_inq.store(is_on, Relaxed);
+                sock.set_reports_inq(is_on);
             }
         }
         // SAFETY: the kernel reads `len` bytes at `value`, both as the program passed them, and fails with EFAULT if it
@@ -32,7 +31,7 @@ export! {
             && let Some(sock) = sock::get(fd)
         {
             let low_water_bytes = options::number(fd, level, name).and_then(|bytes| u32::try_from(bytes).ok());
-            sock.low_water_bytes.store(low_water_bytes.unwrap_or(1), SeqCst);
+            sock.set_low_water_bytes(low_water_bytes.unwrap_or(1));
         }
         done
     }
@@ -58,7 +57,7 @@ export! {
             // SAFETY: the kernel wrote an int there, or less.
             unsafe {
                 if *len as usize == size_of::<c_int>() && value.cast::<c_int>().read_unaligned() == 0 {
-                    value.cast::<c_int>().write_unaligned(sock.pending_error.swap(0, SeqCst));
+                    value.cast::<c_int>().write_unaligned(sock.take_pending_error());
                 }
             }
         }
@@ -80,7 +79,7 @@ export! {
             libc::FIONREAD => sock.unread_bytes(),
             _ => {
                 if request == libc::FIONBIO as c_ulong {
-                    sock.nonblocking.store(0, Relaxed);
+                    sock.set_known_nonblocking(None);
                 }
                 return done;
             }

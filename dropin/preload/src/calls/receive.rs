@@ -1,7 +1,6 @@
 //! Bytes come.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{cmsghdr, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
@@ -79,7 +78,7 @@ unsafe fn tell_inq(fd: c_int, message: &mut msghdr) {
     const TCP_CM_INQ: c_int = 36;
     let room = message.msg_controllen;
     message.msg_controllen = 0;
-    let Some(sock) = sock::get(fd).filter(|sock| sock.tells_inq.load(Relaxed)) else { return };
+    let Some(sock) = sock::get(fd).filter(|sock| sock.reports_inq()) else { return };
     // SAFETY: CMSG_SPACE and CMSG_LEN count only; there is room for what is written.
     unsafe {
         if message.msg_control.is_null() || room < libc::CMSG_SPACE(size_of::<c_int>() as c_uint) as usize {

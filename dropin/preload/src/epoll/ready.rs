@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::Ordering::SeqCst;
 
 use farcall_stats::PathReason;
 use libc::{epoll_event, pollfd};
@@ -57,7 +56,7 @@ impl State {
             return Some(ready);
         }
         let has_come = ring.sock.link().is_some_and(|link| link.inn.sent_bytes() != ring.seen_bytes);
-        let has_room = ring.seen_full != ring.sock.full_count.load(SeqCst);
+        let has_room = ring.seen_full != ring.sock.full_count();
         let is_edge = (ready & IN != 0 && has_come) || (ready & OUT != 0 && has_room) || from_kernel != 0;
         if !is_edge {
             ring.asks_kernel = false;
@@ -72,7 +71,7 @@ impl State {
         if wanted & EDGE != 0 {
             ring.asks_kernel = false;
             if ready & OUT != 0 {
-                ring.seen_full = ring.sock.full_count.load(SeqCst);
+                ring.seen_full = ring.sock.full_count();
             }
         }
         if wanted & ONE_SHOT != 0 {

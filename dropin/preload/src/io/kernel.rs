@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::{iovec, ssize_t};
 
 use super::buffers::{message_of, rest_of};
-use crate::sock::{Direction, InKernel, Sock};
+use crate::sock::{Direction, Sock};
 use crate::{errno, meet, real};
 
 /// Result of receiving without waiting.
@@ -82,7 +82,7 @@ pub fn receive_before_meeting(
         return None;
     }
     // A thread that meets the peer must know how many bytes were read.
-    let inside = InKernel::new(&sock.kernel_receivers);
+    let inside = sock.enter_kernel(Direction::Receive);
     // It may have ended its turn without success, or this is another one: any stage before the meeting will do.
     if !sock.stage().is_unmet() {
         drop(inside);

@@ -7,7 +7,6 @@ mod send;
 mod wait;
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::SeqCst;
 
 use libc::ssize_t;
 
@@ -37,7 +36,7 @@ fn fail(number: c_int) -> Way {
 pub fn bytes_left_to_tell(sock: &Sock) -> u64 {
     let Some(link) = sock.link() else { return 1 };
     let inn = link.inn.look();
-    let is_ring_all = link.inn.is_drained() && !inn.is_closed && link.words.load(link.peer_end, SeqCst) == 0;
+    let is_ring_all = link.inn.is_drained() && !inn.is_closed && !link.has_peer_announced_end();
     inn.unread_bytes.max(u64::from(!is_ring_all))
 }
 
@@ -46,6 +45,6 @@ pub fn take_error(fd: c_int, sock: &Sock) -> c_int {
     if confined::is_confined() {
         return 0;
     }
-    let error = sock.pending_error.swap(0, SeqCst);
+    let error = sock.take_pending_error();
     if error != 0 { error } else { tcp::take_error(fd) }
 }

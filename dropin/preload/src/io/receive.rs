@@ -1,7 +1,6 @@
 //! Receiving.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use farcall_stats::PathReason;
 use libc::{iovec, ssize_t};
@@ -12,7 +11,7 @@ use super::wait::{Wait, is_nonblocking};
 use super::{Way, fail};
 use crate::pointers::Access;
 use crate::ring::Pull;
-use crate::sock::{Direction, Link, STRAYED, Sock, Stage};
+use crate::sock::{Direction, Link, Sock, Stage};
 use crate::switch::Look;
 use crate::{clock, confined, diagnosis, tcp};
 
@@ -149,7 +148,7 @@ fn receive_nothing(fd: c_int, sock: &Sock, link: &Link, flags: c_int) -> Way {
         if link.inn.look().unread_bytes > 0 && link.inn.is_reached(0) {
             return Way::Done(0);
         }
-        let error = sock.pending_error.swap(0, SeqCst);
+        let error = sock.take_pending_error();
         if error != 0 {
             return fail(error);
         }
@@ -157,7 +156,7 @@ fn receive_nothing(fd: c_int, sock: &Sock, link: &Link, flags: c_int) -> Way {
             Got::Error(number) => {
                 // This call reports the error, and no later one does.
                 sock.peer_has_ended(fd);
-                sock.pending_error.store(0, SeqCst);
+                sock.set_pending_error(0);
                 return fail(number);
             }
             Got::Bytes(_) => return Way::Done(0),
@@ -276,17 +275,15 @@ unsafe fn receive_met(
             return after_ring(fd, sock, link, buffers, from_byte, flags);
         }
         let now_ns = clock::now_ns();
-        if is_nonblocking(fd, sock, flags)
-            && now_ns.wrapping_sub(sock.looked_ns.load(Relaxed)) < LOOK_PERIOD_NS
-        {
+        if is_nonblocking(fd, sock, flags) && now_ns.wrapping_sub(sock.kernel_checked_ns()) < LOOK_PERIOD_NS {
             return Got::Nothing;
         }
-        sock.looked_ns.store(now_ns, Relaxed);
+        sock.set_kernel_checked_ns(now_ns);
         // The kernel knows whether the peer has ended. Bytes that it sent just before may be in the ring: poll again.
         let peeked = peek(fd);
         if let Got::Error(number) = peeked {
             // The kernel reports an error once.
-            sock.pending_error.store(number, SeqCst);
+            sock.set_pending_error(number);
         }
         match peeked {
             Got::Nothing => return Got::Nothing,
@@ -323,7 +320,7 @@ fn end_with_unannounced(fd: c_int, sock: &Sock) -> Got {
 /// # Safety
 /// As [`receive`].
 unsafe fn what_follows(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usize, flags: c_int) -> usize {
-    let has_strayed = sock.link().is_some_and(|link| link.words.load(STRAYED, SeqCst) != 0);
+    let has_strayed = sock.link().is_some_and(Link::was_bypassed);
     // A receive ends before an urgent byte.
     if len_bytes(buffers) == from_byte || has_strayed || tcp::is_at_mark(fd) {
         return 0;
@@ -332,7 +329,7 @@ unsafe fn what_follows(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usi
     match unsafe { from_kernel(fd, buffers, from_byte, usize::MAX, flags) } {
         Got::Bytes(len) => len,
         Got::Error(number) => {
-            sock.pending_error.store(number, SeqCst);
+            sock.set_pending_error(number);
             0
         }
         Got::Nothing | Got::Kernel => 0,
@@ -354,11 +351,11 @@ fn received(sock: &Sock, link: &Link, len: usize, how: Pull) {
 
 /// Receives by TCP after all bytes of an ended ring were received.
 fn after_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], from_byte: usize, flags: c_int) -> Got {
-    let error = sock.pending_error.swap(0, SeqCst);
+    let error = sock.take_pending_error();
     if error != 0 {
         return Got::Error(error);
     }
-    if link.words.load(STRAYED, SeqCst) != 0 {
+    if link.was_bypassed() {
         return end_with_unannounced(fd, sock);
     }
     if link.out.look().is_closed && from_byte == 0 {

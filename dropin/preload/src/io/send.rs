@@ -1,7 +1,6 @@
 //! Sending.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::SeqCst;
 
 use farcall_stats::PathReason;
 use libc::{iovec, ssize_t};
@@ -11,8 +10,8 @@ use super::kernel::{kernel_send, send_rest, used};
 use super::wait::{Wait, is_nonblocking};
 use super::{Way, fail};
 use crate::pointers::Access;
-use crate::sock::{Direction, InKernel, Link, MAPPED, Sock, Stage};
-use crate::{confined, meet, tcp};
+use crate::sock::{Direction, Link, Sock, Stage};
+use crate::{confined, tcp};
 
 /// Flags of a send that the rings know.
 const SEND_FLAGS: c_int =
@@ -34,7 +33,7 @@ pub unsafe fn send(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -> W
             return Way::Kernel;
         }
         // A thread that meets the peer in the meantime lets the ring wait until this one has left the kernel.
-        let inside = InKernel::new(&sock.kernel_senders);
+        let inside = sock.enter_kernel(Direction::Send);
         if sock.stage() != Stage::Met {
             // SAFETY: by this function's contract, the buffers are the program's and can be read until the call
             // returns.
@@ -50,7 +49,7 @@ pub unsafe fn send(fd: c_int, sock: &Sock, buffers: &[iovec], flags: c_int) -> W
     if sock.is_inherited() {
         sock.demote(PathReason::Forked);
     }
-    let error = sock.pending_error.swap(0, SeqCst);
+    let error = sock.take_pending_error();
     if error != 0 {
         return fail(error);
     }
@@ -67,9 +66,8 @@ fn begins_ring(fd: c_int, sock: &Sock, link: &Link) -> bool {
     if link.out.has_begun() {
         return true;
     }
-    let is_mapped = link.own_end == meet::AT_CONNECTED_END || link.words.load(MAPPED, SeqCst) != 0;
     // In this order: a thread that leaves the kernel is counted there.
-    if !is_mapped || link.out.look().is_closed || sock.kernel_senders.load(SeqCst) != 0 {
+    if !link.is_mapped_by_peer() || link.out.look().is_closed || sock.is_in_kernel(Direction::Send) {
         return false;
     }
     let Some(after_bytes) = tcp::written_bytes(fd) else { return false };
@@ -85,7 +83,7 @@ unsafe fn send_in_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], f
     loop {
         let Some(held) = link.out.lock_sender() else { return fail(libc::EAGAIN) };
         if !begins_ring(fd, sock, link) {
-            let inside = InKernel::new(&sock.kernel_senders);
+            let inside = sock.enter_kernel(Direction::Send);
             drop(held);
             let sent = send_rest(fd, buffers, done, flags);
             drop(inside);
@@ -124,7 +122,7 @@ unsafe fn send_in_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], f
         if done == all {
             return Way::Done(done as ssize_t);
         }
-        sock.full_count.fetch_add(1, SeqCst);
+        sock.count_full();
         // Another thread may sleep, for which there was room when it looked.
         link.out.arm_room();
         if link.out.has_room() {

@@ -1,7 +1,6 @@
 //! Waits of calls that block.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use farcall_stats::PathReason;
@@ -17,14 +16,13 @@ pub(super) fn is_nonblocking(fd: c_int, sock: &Sock, flags: c_int) -> bool {
     if flags & libc::MSG_DONTWAIT != 0 {
         return true;
     }
-    let known = sock.nonblocking.load(Relaxed);
-    if known != 0 {
-        return known == 2;
+    if let Some(is_nonblocking) = sock.known_nonblocking() {
+        return is_nonblocking;
     }
     // SAFETY: no memory is involved.
     let status = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
     let is_set = status >= 0 && status & libc::O_NONBLOCK != 0;
-    sock.nonblocking.store(if is_set { 2 } else { 1 }, Relaxed);
+    sock.set_known_nonblocking(Some(is_set));
     is_set
 }
 

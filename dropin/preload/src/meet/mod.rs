@@ -20,11 +20,9 @@ mod proof;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering::Relaxed;
 
 use farcall_stats::PathReason;
 
-pub use self::memory::AT_CONNECTED_END;
 use self::proof::SocketInode;
 use crate::sock::{Sock, Stage};
 use crate::{config, confined, descriptors, options, protocols, sock};
@@ -109,6 +107,6 @@ fn describe(
         }
         sock.describe(local, peer);
     }
-    sock.tells_inq.store(options::tells_inq(fd), Relaxed);
+    sock.set_reports_inq(options::tells_inq(fd));
     if options::needs_kernel(fd) { Err(PathReason::KernelFeature) } else { Ok(()) }
 }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use farcall_shm::{Segment, SharedMem};
 use farcall_stats::PathReason;
@@ -15,10 +15,11 @@ use rustix::net::{
     SendFlags, SocketFlags, accept_with, recvmsg, sendmsg,
 };
 
-use super::memory::{AT_MAGIC, AT_PROOF, MAGIC, Made, SEGMENT_BYTES, link, make};
+use super::memory::{FORMAT, ShmHandoff};
 use super::proof::Proof;
 use super::{describe, place};
-use crate::sock::{Link, MAPPED, Sock, Stage};
+use crate::sock::layout::{MAGIC, PROOF, SEGMENT_BYTES};
+use crate::sock::{Direction, Link, Sock, Stage};
 use crate::{direct_calls, epoll, own_fds, tcp};
 
 /// Number of uses in a row after which a connecting end checks for an offer; later it checks ever less often.
@@ -36,23 +37,22 @@ pub(super) fn publish(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
     let (local, peer) = sock.addresses().ok_or(PathReason::NoResources)?;
     let place = place::of(fd, local, peer).ok_or(PathReason::NoResources)?;
     let meeting = place::make(&place).ok_or(PathReason::NoResources)?;
-    sock.meeting_fd.store(meeting, SeqCst);
-    sock.publish();
+    sock.publish(meeting);
     sock.uses.try_again(true);
     Ok(())
 }
 
 /// Searches, at the accepting end, for the connecting end.
 pub(super) fn seek<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
-    if sock.kernel_receivers.load(SeqCst) != 0 {
+    if sock.is_in_kernel(Direction::Receive) {
         // Another thread waits in the kernel: the connection could not be turned.
         sock.uses.try_again(true);
         return Ok(());
     }
     sock.uses.try_again(false);
-    let is_last = sock.tries.fetch_add(1, AcqRel) + 1 >= MAX_TRIES;
+    let is_last = sock.count_pairing_try() >= MAX_TRIES;
     describe(fd, sock, |local, _| local)?;
-    if sock.fds.load(Acquire) != 1 {
+    if sock.descriptors() != 1 {
         return Err(PathReason::Duplicated);
     }
     if sock.is_inherited() {
@@ -83,17 +83,18 @@ fn offer<P: Proof>(
         return Err(PathReason::DirectCalls);
     }
     let proof = P::of_peer(local, peer).ok_or(PathReason::NoResources)?;
-    let Made { segment, door, peer_door } = make(proof).ok_or(PathReason::NoResources)?;
+    let ShmHandoff { segment, doorbell, peer_doorbell } =
+        ShmHandoff::new(proof).ok_or(PathReason::NoResources)?;
     // A thread that is in the kernel with the socket would miss the doorbell; the move is tried again later then.
     sock.while_turning(Stage::Accepted, || {
-        let link = link(segment.memory(), false, door).ok_or(PathReason::NoResources)?;
+        let link = Link::new(segment.memory(), false, doorbell).ok_or(PathReason::NoResources)?;
         enter(fd, sock, link)
     })?;
     if sock.stage() != Stage::Met {
         return Ok(());
     }
     epoll::watch(fd);
-    let fds = [segment.fd(), peer_door.as_fd()];
+    let fds = [segment.fd(), peer_doorbell.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&fds));
@@ -113,9 +114,9 @@ fn enter(fd: c_int, sock: &Sock, link: Link) -> Result<(), PathReason> {
 
 /// Checks at the connecting end whether the accepting one has sent the shared memory.
 pub(super) fn check<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
-    let checks = sock.tries.fetch_add(1, AcqRel) + 1;
+    let checks = sock.count_pairing_try();
     sock.uses.try_again(checks < EAGER_CHECKS);
-    if sock.fds.load(Acquire) != 1 {
+    if sock.descriptors() != 1 {
         return Err(PathReason::Duplicated);
     }
     accept_offer::<P>(fd, sock)?;
@@ -123,15 +124,12 @@ pub(super) fn check<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), PathReason> 
 }
 
 fn accept_offer<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
-    let meeting = sock.meeting_fd.load(Acquire);
-    if meeting < 0 {
-        return Ok(());
-    }
+    let Some(meeting) = sock.rendezvous() else { return Ok(()) };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let meeting = if sock.is_offered.load(Acquire) {
-        meeting
+    let meeting = if meeting.is_connected {
+        meeting.fd
     } else {
-        let Ok(peer) = accept_with(own_fds::borrow(meeting), flags) else { return Ok(()) };
+        let Ok(peer) = accept_with(own_fds::borrow(meeting.fd), flags) else { return Ok(()) };
         if !place::is_own_user(peer.as_fd()) {
             return Err(PathReason::AnotherUser);
         }
@@ -140,16 +138,14 @@ fn accept_offer<P: Proof>(fd: c_int, sock: &Sock) -> Result<(), PathReason> {
         }
         // The other end sends at once; if it has not yet, this socket takes the place of the first.
         let peer = own_fds::keep(peer).ok_or(PathReason::NoResources)?;
-        sock.close_meeting();
-        sock.meeting_fd.store(peer, SeqCst);
-        sock.is_offered.store(true, SeqCst);
+        sock.replace_rendezvous(peer);
         peer
     };
     sock.while_turning(Stage::Meeting, || take_offer::<P>(fd, sock, meeting))?;
     if let Some(link) = sock.link() {
         sock.close_meeting();
         epoll::watch(fd);
-        link.words.store(MAPPED, 1, SeqCst);
+        link.announce_mapped();
     }
     Ok(())
 }
@@ -170,16 +166,16 @@ fn take_offer<P: Proof>(fd: c_int, sock: &Sock, meeting: RawFd) -> Result<(), Pa
         _ => None,
     });
     let fds: Vec<OwnedFd> = fds.flatten().collect();
-    let [segment, door] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| PathReason::NoResources)?;
+    let [segment, doorbell] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| PathReason::NoResources)?;
     let mapped = Segment::map_peer_segment(segment.as_fd(), 0, SEGMENT_BYTES, true)
         .map_err(|_| PathReason::NoResources)?;
     let words = SharedMem::new(mapped);
-    if words.load(AT_MAGIC, SeqCst) != MAGIC || P::of_own(fd) != Some(words.load(AT_PROOF, Relaxed)) {
+    if words.load(MAGIC, SeqCst) != FORMAT || P::of_own(fd) != Some(words.load(PROOF, Relaxed)) {
         return Err(PathReason::PeerNotAccelerated);
     }
     if epoll::is_nested(fd) {
         return Err(PathReason::NestedEpoll);
     }
-    let link = link(words, true, door).ok_or(PathReason::NoResources)?;
+    let link = Link::new(words, true, doorbell).ok_or(PathReason::NoResources)?;
     enter(fd, sock, link)
 }

@@ -8,7 +8,7 @@ use libc::{pollfd, sigset_t, timespec};
 
 use self::sleeper::Sleeper;
 use crate::readiness::{IN, Readiness, arm, disarm, readiness_with};
-use crate::sock::{InKernel, KernelWait, SockRef, Stage};
+use crate::sock::{Direction, KernelWait, SockRef, Stage};
 use crate::spin::Spin;
 use crate::{clock, epoll, errno, jumps, real, sock};
 
@@ -190,7 +190,7 @@ fn sleep(
         let entry = &fds[waited.at];
         match sock.stage() {
             Stage::Accepted | Stage::Connected | Stage::Meeting | Stage::Turning => {
-                inside.push(InKernel::new(&sock.kernel_receivers));
+                inside.push(sock.enter_kernel(Direction::Receive));
                 is_ready |= !(sock.stage().is_unmet() || sock.stage() == Stage::Tcp);
             }
             Stage::Met => {

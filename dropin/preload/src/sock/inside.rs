@@ -10,7 +10,7 @@ pub struct InKernel<'a>(&'a AtomicU32);
 
 impl<'a> InKernel<'a> {
     /// Counts one more.
-    pub fn new(counter: &'a AtomicU32) -> Self {
+    pub(super) fn new(counter: &'a AtomicU32) -> Self {
         counter.fetch_add(1, SeqCst);
         Self(counter)
     }

@@ -1,6 +1,7 @@
 //! The TCP sockets of this process that may go through shared memory.
 
 mod inside;
+pub mod layout;
 mod link;
 mod table;
 mod uses;
@@ -8,13 +9,14 @@ mod uses;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 
 use farcall_stats::{Block, Connection, PathReason};
 
 pub use self::inside::{InKernel, KernelWait};
-pub use self::link::{Link, MAPPED, STRAYED};
+pub use self::link::Link;
 pub use self::table::{SockRef, before_fork, each, get, lock_for_fork, new, put, take};
 pub use self::uses::{Direction, Uses};
 use crate::sleepers::Sleeping;
@@ -45,6 +47,14 @@ impl Stage {
     }
 }
 
+/// Socket by which two ends meet.
+pub struct Rendezvous {
+    /// Descriptor of the library.
+    pub fd: RawFd,
+    /// `true` if it is a connection with the accepting end, which sends the shared memory; `false` if it listens.
+    pub is_connected: bool,
+}
+
 /// Maximum number of polls, most with a pause, for the end of a move. A move is a few system calls: after this many
 /// polls its thread must be the polling one.
 const SETTLE_TRIES: u32 = 2_000;
@@ -58,39 +68,37 @@ pub struct Sock {
     meets: AtomicBool,
     generation: AtomicU32,
     /// Whether a child process has it as well.
-    pub is_forked: AtomicBool,
+    is_forked: AtomicBool,
     /// Number of its descriptors in this process.
-    pub fds: AtomicU32,
+    fds: AtomicU32,
     /// Where the accepting end finds a connecting one; -1: none.
-    pub meeting_fd: AtomicI32,
+    meeting_fd: AtomicI32,
     /// Whether `meeting_fd` is a connection with the accepting end, which is about to send.
-    pub is_offered: AtomicBool,
+    is_offered: AtomicBool,
     /// Number of times that a meeting was tried.
-    pub tries: AtomicU32,
+    tries: AtomicU32,
     /// Transfers before the ends have met.
     pub uses: Uses,
     /// Whether `addresses` and `block` are written.
     is_described: AtomicBool,
     /// Threads that are, or may soon be, inside of the kernel's TCP with it.
-    pub kernel_receivers: AtomicU32,
+    kernel_receivers: AtomicU32,
     /// As `kernel_receivers`.
-    pub kernel_senders: AtomicU32,
-    /// Threads that sleep on its doorbell.
-    pub sleepers: AtomicU32,
+    kernel_senders: AtomicU32,
     /// Threads that sleep in poll for it.
     pub sleeping: Sleeping,
     /// O_NONBLOCK: 0 not known, 1 no, 2 yes.
-    pub nonblocking: AtomicU8,
+    nonblocking: AtomicU8,
     /// Number of times that a sender found no space.
-    pub full_count: AtomicU32,
+    full_count: AtomicU32,
     /// Reported once, to the next receiver.
-    pub pending_error: AtomicI32,
+    pending_error: AtomicI32,
     /// SO_RCVLOWAT, if the program has changed it since the ends met; otherwise 1.
-    pub low_water_bytes: AtomicU32,
+    low_water_bytes: AtomicU32,
     /// TCP_INQ is on.
-    pub tells_inq: AtomicBool,
+    tells_inq: AtomicBool,
     /// When the kernel was last asked about a receive queue, in nanoseconds.
-    pub looked_ns: AtomicU64,
+    looked_ns: AtomicU64,
     addresses: UnsafeCell<Option<(SocketAddr, SocketAddr)>>,
     link: UnsafeCell<Option<Link>>,
     block: UnsafeCell<Option<Block<Connection>>>,
@@ -121,7 +129,6 @@ impl Sock {
             is_described: AtomicBool::new(false),
             kernel_receivers: AtomicU32::new(0),
             kernel_senders: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
             sleeping: Sleeping::new(),
             nonblocking: AtomicU8::new(0),
             full_count: AtomicU32::new(0),
@@ -154,14 +161,9 @@ impl Sock {
         self.stage.store(Stage::Tcp as u8, Release);
         self.meets.store(false, Relaxed);
         self.is_forked.store(false, Relaxed);
-        for counter in [
-            &self.fds,
-            &self.tries,
-            &self.kernel_receivers,
-            &self.kernel_senders,
-            &self.sleepers,
-            &self.full_count,
-        ] {
+        for counter in
+            [&self.fds, &self.tries, &self.kernel_receivers, &self.kernel_senders, &self.full_count]
+        {
             counter.store(0, Relaxed);
         }
         self.nonblocking.store(0, Relaxed);
@@ -236,6 +238,116 @@ impl Sock {
         self.is_described.store(true, Release);
     }
 
+    /// Returns the number of its descriptors in this process.
+    pub fn descriptors(&self) -> u32 {
+        self.fds.load(Acquire)
+    }
+
+    /// Returns whether a child process has it as well.
+    pub fn is_forked(&self) -> bool {
+        self.is_forked.load(Relaxed)
+    }
+
+    /// Counts a try to pair the ends. Returns the number of tries.
+    pub fn count_pairing_try(&self) -> u32 {
+        self.tries.fetch_add(1, AcqRel) + 1
+    }
+
+    fn kernel_calls(&self, direction: Direction) -> &AtomicU32 {
+        match direction {
+            Direction::Send => &self.kernel_senders,
+            Direction::Receive => &self.kernel_receivers,
+        }
+    }
+
+    /// Counts this thread among those in a call of the kernel's TCP until the result is dropped.
+    pub fn enter_kernel(&self, direction: Direction) -> InKernel<'_> {
+        InKernel::new(self.kernel_calls(direction))
+    }
+
+    /// Returns whether a thread is, or may soon be, in such a call.
+    pub fn is_in_kernel(&self, direction: Direction) -> bool {
+        self.kernel_calls(direction).load(SeqCst) != 0
+    }
+
+    /// Returns whether calls do not wait (O_NONBLOCK); `None` if that is not known.
+    pub fn known_nonblocking(&self) -> Option<bool> {
+        Some(self.nonblocking.load(Relaxed)).filter(|known| *known != 0).map(|known| known == 2)
+    }
+
+    /// Records whether calls do not wait.
+    pub fn set_known_nonblocking(&self, is_nonblocking: Option<bool>) {
+        self.nonblocking.store(is_nonblocking.map_or(0, |is_set| if is_set { 2 } else { 1 }), Relaxed);
+    }
+
+    /// Returns the number of times that a sender found no space.
+    pub fn full_count(&self) -> u32 {
+        self.full_count.load(SeqCst)
+    }
+
+    /// Counts a sender that finds no space.
+    pub fn count_full(&self) {
+        self.full_count.fetch_add(1, SeqCst);
+    }
+
+    /// Returns whether an error is to be reported.
+    pub fn has_pending_error(&self) -> bool {
+        self.pending_error.load(SeqCst) != 0
+    }
+
+    /// Stores the error to report to the next caller; 0: none.
+    pub fn set_pending_error(&self, number: c_int) {
+        self.pending_error.store(number, SeqCst);
+    }
+
+    /// Returns the error to report, which is not reported again; 0: none.
+    pub fn take_pending_error(&self) -> c_int {
+        self.pending_error.swap(0, SeqCst)
+    }
+
+    /// Returns SO_RCVLOWAT in bytes; 1 if the program has not changed it since the ends were paired.
+    pub fn low_water_bytes(&self) -> u32 {
+        self.low_water_bytes.load(SeqCst)
+    }
+
+    /// Records SO_RCVLOWAT.
+    pub fn set_low_water_bytes(&self, len_bytes: u32) {
+        self.low_water_bytes.store(len_bytes, SeqCst);
+    }
+
+    /// Returns whether messages state how many bytes are left (TCP_INQ).
+    pub fn reports_inq(&self) -> bool {
+        self.tells_inq.load(Relaxed)
+    }
+
+    /// Records TCP_INQ.
+    pub fn set_reports_inq(&self, is_on: bool) {
+        self.tells_inq.store(is_on, Relaxed);
+    }
+
+    /// Returns the time of the last query of the kernel's receive queue, in nanoseconds.
+    pub fn kernel_checked_ns(&self) -> u64 {
+        self.looked_ns.load(Relaxed)
+    }
+
+    /// Records a query of the kernel's receive queue.
+    pub fn set_kernel_checked_ns(&self, now_ns: u64) {
+        self.looked_ns.store(now_ns, Relaxed);
+    }
+
+    /// Returns the socket by which the connecting end is found, while it has one.
+    pub fn rendezvous(&self) -> Option<Rendezvous> {
+        let fd = self.meeting_fd.load(Acquire);
+        (fd >= 0).then(|| Rendezvous { fd, is_connected: self.is_offered.load(Acquire) })
+    }
+
+    /// Closes the listening rendezvous socket; a connection with the accepting end takes its place.
+    pub fn replace_rendezvous(&self, connected: RawFd) {
+        self.close_meeting();
+        self.meeting_fd.store(connected, SeqCst);
+        self.is_offered.store(true, SeqCst);
+    }
+
     /// Returns whether this process inherited it by a fork.
     #[inline]
     pub fn is_inherited(&self) -> bool {
@@ -263,7 +375,8 @@ impl Sock {
     }
 
     /// Lets the accepting end find it from now on. Only inside of [`Sock::while_meeting`].
-    pub fn publish(&self) {
+    pub fn publish(&self, meeting_fd: RawFd) {
+        self.meeting_fd.store(meeting_fd, SeqCst);
         let (from, to) = (Stage::Connected as u8, Stage::Meeting as u8);
         if self.stage.compare_exchange(from, to, SeqCst, Relaxed).is_err() {
             self.close_meeting();
@@ -326,11 +439,10 @@ impl Sock {
     pub fn demote(&self, why: PathReason) {
         self.stay(why);
         let Some(link) = self.link() else { return };
-        if link.out.look().is_closed && link.inn.look().is_closed {
+        if link.is_closed() {
             return;
         }
-        link.out.end();
-        link.inn.end();
+        link.close();
         if let Some(shown) = self.shown() {
             shown.why.set(why as u64);
         }
@@ -344,26 +456,22 @@ impl Sock {
     pub fn is_over(&self) -> bool {
         let Some(link) = self.link() else { return self.stage() == Stage::Tcp };
         let inn = link.inn.look();
-        inn.is_closed
-            && inn.unread_bytes == 0
-            && link.out.look().is_closed
-            && self.pending_error.load(Relaxed) == 0
+        inn.is_closed && inn.unread_bytes == 0 && link.out.look().is_closed && !self.has_pending_error()
     }
 
     /// Called when the kernel reports the end of the peer. If the peer has ended without notification, the bytes that
     /// it had not received are lost, which is a reset, as with TCP.
     pub fn peer_has_ended(&self, fd: c_int) {
         let Some(link) = self.link() else { return };
-        if link.out.look().is_closed && link.inn.look().is_closed {
+        if link.is_closed() {
             return;
         }
-        let was_told = link.words.load(link.peer_end, SeqCst) != 0;
-        link.out.end();
-        link.inn.end();
-        if !was_told && link.out.look().unread_bytes > 0 {
+        let was_announced = link.has_peer_announced_end();
+        link.close();
+        if !was_announced && link.out.look().unread_bytes > 0 {
             // The kernel's own error is of the same reset, and must not be reported a second time.
             let error = crate::tcp::take_error(fd);
-            self.pending_error.store(if error == 0 { libc::ECONNRESET } else { error }, SeqCst);
+            self.set_pending_error(if error == 0 { libc::ECONNRESET } else { error });
             // From here on the kernel answers as after a reset.
             // SAFETY: no memory is involved.
             unsafe { crate::real::shutdown(fd, libc::SHUT_RDWR) };
