@@ -1,9 +1,9 @@
-//! Programs that restrict their system calls (seccomp): afterwards the library makes none that the program does not
-//! make.
+//! State of programs that restrict their system calls (seccomp): afterwards the library makes no system call of its
+//! own.
 //!
-//! Before the filter is installed all connections return to TCP, and epoll objects get back what the program asked for.
-//! Bytes that were received and not read stay in the ring. They are read, and reported as readiness, without a system
-//! call; everything else goes to the C library's function that the program called.
+//! Before the filter is installed all connections return to TCP, and the events that the program requested are restored
+//! in epoll objects. Bytes that were received and not read stay in the ring. They are read, and reported as readiness,
+//! without a system call; all other calls are passed to the C library's function.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};

@@ -15,7 +15,7 @@ struct Wait<'a> {
 
 /// A lock that this thread holds, or is about to acquire.
 #[derive(Clone, Copy)]
-pub struct Lock {
+pub struct HeldLock {
     mem: *const Memory,
     at: usize,
     /// Address in the stack.
@@ -25,7 +25,7 @@ pub struct Lock {
 thread_local! {
     /// The innermost wait of this thread; null if there is none.
     static WAITS: Cell<*const Wait<'static>> = const { Cell::new(ptr::null()) };
-    static LOCK: Cell<Option<Lock>> = const { Cell::new(None) };
+    static LOCK: Cell<Option<HeldLock>> = const { Cell::new(None) };
 }
 
 impl Drop for Wait<'_> {
@@ -45,14 +45,14 @@ pub fn wait<T>(undo: &mut dyn FnMut(), wait: impl FnOnce() -> T) -> T {
 
 /// Called before this thread takes a lock. Returns what [`unlock`] gets.
 #[inline]
-pub fn lock(mem: &Memory, at: usize) -> Option<Lock> {
-    let lock = Lock { mem: ptr::from_ref(mem), at, frame: ptr::from_ref(&at).addr() };
+pub fn lock(mem: &Memory, at: usize) -> Option<HeldLock> {
+    let lock = HeldLock { mem: ptr::from_ref(mem), at, frame: ptr::from_ref(&at).addr() };
     LOCK.replace(Some(lock))
 }
 
 /// Called after this thread has released a lock, or has not got it.
 #[inline]
-pub fn unlock(before: Option<Lock>) {
+pub fn unlock(before: Option<HeldLock>) {
     LOCK.set(before);
 }
 

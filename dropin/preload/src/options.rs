@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use libc::socklen_t;
 
-use crate::real;
+use crate::libc_next;
 
 const TCP_REPAIR: c_int = 19;
 const TCP_ULP: c_int = 31;
@@ -41,15 +41,15 @@ const KERNEL_OPTIONS: [(c_int, c_int, c_int); 10] = [
 pub fn number(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut len) = (0, size_of::<c_int>() as socklen_t);
     // SAFETY: the kernel writes at most `len` bytes, an int.
-    let asked = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    let asked = unsafe { libc_next::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
     (asked == 0).then_some(value)
 }
 
-/// Returns whether a socket was set up, before its ends meet, to require a function that only the kernel has: by its
+/// Returns whether a socket was set up, before its ends pair, to require a function that only the kernel has: by its
 /// program, or by the listener that accepted it.
 pub fn needs_kernel(fd: c_int) -> bool {
     // SAFETY: no memory is involved.
-    let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    let flags = unsafe { libc_next::fcntl(fd, libc::F_GETFL, 0) };
     flags & libc::O_ASYNC != 0
         || KERNEL_OPTIONS
             .iter()
@@ -57,6 +57,6 @@ pub fn needs_kernel(fd: c_int) -> bool {
 }
 
 /// Returns whether TCP_INQ is enabled.
-pub fn tells_inq(fd: c_int) -> bool {
+pub fn reports_inq(fd: c_int) -> bool {
     number(fd, libc::SOL_TCP, TCP_INQ).is_some_and(|value| value != 0)
 }

@@ -23,7 +23,7 @@ use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Condvar, Mutex};
 
 use memory::Memory;
-use ring::{Part, Pull, Ring, WORDS_BYTES};
+use ring::{Part, ReceiveMode, Ring, WORDS_BYTES};
 use switch::Switch;
 
 /// A third of it is room of which a sender is told: one byte.
@@ -145,11 +145,11 @@ mod thread {
         loom::thread::yield_now();
     }
 
-    pub fn give_way() {
+    pub fn pause() {
         loom::thread::yield_now();
     }
 
-    pub fn lives(_id: u64) -> bool {
+    pub fn is_alive(_id: u64) -> bool {
         true
     }
 }
@@ -158,23 +158,23 @@ mod thread {
 mod jumps {
     use crate::memory::Memory;
 
-    pub type Lock = ();
+    pub type HeldLock = ();
 
-    pub fn lock(_mem: &Memory, _at: usize) -> Option<Lock> {
+    pub fn lock(_mem: &Memory, _at: usize) -> Option<HeldLock> {
         None
     }
 
-    pub fn unlock(_before: Option<Lock>) {}
+    pub fn unlock(_before: Option<HeldLock>) {}
 }
 
 /// An eventfd.
 #[derive(Default)]
-struct Door {
+struct Doorbell {
     rung: Mutex<bool>,
     bell: Condvar,
 }
 
-impl Door {
+impl Doorbell {
     fn ring(&self) {
         *self.rung.lock().unwrap() = true;
         self.bell.notify_one();
@@ -193,8 +193,8 @@ impl Door {
 /// A ring, and the doorbells of who sends and who receives.
 struct World {
     ring: Switch<Ring>,
-    sender: Door,
-    receiver: Door,
+    sender: Doorbell,
+    receiver: Doorbell,
 }
 
 /// How an end goes to sleep.
@@ -221,7 +221,7 @@ impl World {
         let short = Part { at: WORDS_BYTES, len_bytes: SHORT_BYTES };
         let long = Part { at: WORDS_BYTES + SHORT_BYTES, len_bytes: LONG_BYTES };
         let ring = Switch::new(Ring::new(memory.clone(), 0, short, long), memory, 0);
-        Arc::new(Self { ring, sender: Door::default(), receiver: Door::default() })
+        Arc::new(Self { ring, sender: Doorbell::default(), receiver: Doorbell::default() })
     }
 
     /// `None`: the ring has ended.
@@ -234,7 +234,7 @@ impl World {
     fn pull(&self, into: &mut [u8]) -> usize {
         let buffer = iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         // SAFETY: the slice lives; one thread receives.
-        unsafe { self.ring.pull(&[buffer], 0, Pull::Take) }
+        unsafe { self.ring.pull(&[buffer], 0, ReceiveMode::Consume) }
     }
 
     /// `send_in_ring`, and `poll::sleep` where it waits.
@@ -252,15 +252,15 @@ impl World {
             if done == all.len() {
                 return;
             }
-            self.ring.arm_room();
-            if sleeps == Sleeps::AfterAnotherLook && self.ring.has_room() {
+            self.ring.arm_space();
+            if sleeps == Sleeps::AfterAnotherLook && self.ring.has_space() {
                 continue;
             }
             self.sender.sleep();
         }
     }
 
-    /// `receive_met`, and `poll::sleep` where it waits.
+    /// `receive_paired`, and `poll::sleep` where it waits.
     fn receive(&self, all: &[u8], sleeps: Sleeps) {
         let (mut done, mut bytes) = (0, [0; SHORT_BYTES + LONG_BYTES]);
         while done < all.len() {
@@ -268,13 +268,13 @@ impl World {
             assert_eq!(bytes[..got], all[done..done + got]);
             done += got;
             if got > 0 {
-                if self.ring.takes_room_wake() {
+                if self.ring.takes_space_wake() {
                     self.sender.ring();
                 }
                 continue;
             }
             self.ring.arm_data();
-            if sleeps == Sleeps::AfterAnotherLook && self.ring.look().unread_bytes > 0 {
+            if sleeps == Sleeps::AfterAnotherLook && self.ring.snapshot().unread_bytes > 0 {
                 continue;
             }
             self.receiver.sleep();
@@ -349,7 +349,7 @@ fn a_ring_ends_at_one_byte_for_both_ends() {
         let accepted: usize = sends.join().unwrap();
         assert_eq!((accepted as u64, got), (world.ring.sent_bytes(), accepted));
         assert_eq!(world.pull(&mut bytes), 0);
-        assert!(world.ring.look().is_closed && world.push(&[3]).is_none());
+        assert!(world.ring.snapshot().is_closed && world.push(&[3]).is_none());
     });
 }
 
@@ -373,7 +373,7 @@ fn receives_bytes_by_tcp_before_those_of_a_ring_that_ends() {
         };
         let before_bytes = world.ring.bytes_before(waiting_bytes);
         let is_next = before_bytes == 0 && world.ring.is_reached(0);
-        assert!(!is_next || world.ring.look().unread_bytes == 0, "the byte of the ring came first");
+        assert!(!is_next || world.ring.snapshot().unread_bytes == 0, "the byte of the ring came first");
         sends.join().unwrap();
         assert_eq!(world.ring.bytes_before(waiting_bytes), 1);
         world.ring.add_read_by_tcp(1);

@@ -103,7 +103,7 @@ export! {
         if done == size_of::<u64>() as ssize_t { 0 } else { -1 }
     }
 
-    // The C library's own asks the kernel.
+    // The C library's function queries the kernel.
     fn sockatmark(fd: c_int) -> c_int {
         let mut is_at_mark: c_int = 0;
         // SAFETY: an int of this function, which the request fills.

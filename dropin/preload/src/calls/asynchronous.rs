@@ -6,12 +6,12 @@ use farcall_stats::PathReason;
 use libc::{aiocb, sigevent};
 
 use super::export;
-use crate::{descriptors, real, sock};
+use crate::{descriptors, libc_next, sock};
 
 /// Returns a connection to TCP before the kernel, or a thread of the C library, uses it.
 fn before(fd: c_int) {
     if let Some(sock) = sock::get(fd) {
-        descriptors::hand_on(fd, &sock, PathReason::KernelFeature);
+        descriptors::return_to_kernel(fd, &sock, PathReason::KernelFeature);
     }
 }
 
@@ -57,7 +57,7 @@ export! {
         // SAFETY: the caller's block, which `aio_read` requires.
         unsafe {
             before_block(block);
-            real::aio_read(block)
+            libc_next::aio_read(block)
         }
     }
 
@@ -70,7 +70,7 @@ export! {
         // SAFETY: the caller's block, which `aio_write` requires.
         unsafe {
             before_block(block);
-            real::aio_write(block)
+            libc_next::aio_write(block)
         }
     }
 
@@ -83,7 +83,7 @@ export! {
         // SAFETY: the caller's list, which `lio_listio` requires.
         unsafe {
             before_list(list, count);
-            real::lio_listio(mode, list, count, event)
+            libc_next::lio_listio(mode, list, count, event)
         }
     }
 
@@ -97,7 +97,7 @@ export! {
         // SAFETY: the caller's list, which `io_submit` requires.
         unsafe {
             before_submit(count, list);
-            real::io_submit(context, count, list)
+            libc_next::io_submit(context, count, list)
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The program restricts its system calls.
+//! Functions by which a program restricts its system calls.
 
 use std::ffi::{c_int, c_long, c_ulong};
 
 use farcall_stats::PathReason;
 
 use super::export;
-use crate::{confined, epoll, real, sock};
+use crate::{confined, epoll, libc_next, sock};
 
 /// Called before the program installs a filter.
 pub(super) fn enter() {
@@ -29,7 +29,7 @@ export! {
             enter();
         }
         // SAFETY: what the arguments are depends on `option`; the kernel alone uses them, and checks pointers.
-        unsafe { real::prctl(option, second, third, fourth, fifth) }
+        unsafe { libc_next::prctl(option, second, third, fourth, fifth) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Options and states of sockets.
+//! Functions for options and states of sockets.
 
 use std::ffi::{c_int, c_ulong, c_void};
 
@@ -7,7 +7,7 @@ use libc::socklen_t;
 
 use super::export;
 use crate::tcp::SIOCATMARK;
-use crate::{errno, options, pointers, real, sock};
+use crate::{errno, libc_next, options, pointers, sock};
 
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 export! {
@@ -25,7 +25,7 @@ export! {
         }
         // SAFETY: the kernel reads `len` bytes at `value`, both as the program passed them, and fails with EFAULT if it
         // cannot.
-        let done = unsafe { real::setsockopt(fd, level, name, value, len) };
+        let done = unsafe { libc_next::setsockopt(fd, level, name, value, len) };
         if done == 0
             && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
             && let Some(sock) = sock::get(fd)
@@ -49,7 +49,7 @@ export! {
         }
         // SAFETY: the kernel writes at most `*len` bytes at `value`; both pointers are the program's, unchanged, and
         // the kernel fails with EFAULT if it cannot access them.
-        let done = unsafe { real::getsockopt(fd, level, name, value, len) };
+        let done = unsafe { libc_next::getsockopt(fd, level, name, value, len) };
         if done == 0
             && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
             && let Some(sock) = sock::get(fd)
@@ -73,7 +73,7 @@ export! {
         }
         // SAFETY: `argument` is a number, or a pointer to what `request` names; the kernel alone reads or writes it,
         // and fails with EFAULT if it cannot.
-        let done = unsafe { real::ioctl(fd, request, argument) };
+        let done = unsafe { libc_next::ioctl(fd, request, argument) };
         let Some(sock) = sock.filter(|_| done == 0) else { return done };
         let more = match request {
             libc::FIONREAD => sock.unread_bytes(),

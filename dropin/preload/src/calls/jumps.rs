@@ -21,7 +21,7 @@ fn is_on_handlers_stack(stack: usize) -> bool {
     }
 }
 
-/// Place of the stack pointer among the registers of a `jmp_buf`.
+/// Index of the stack pointer among the registers of a `jmp_buf`.
 const STACK_AT: usize = 6;
 
 /// Returns the end of the stack that a jump leads to. The C library stores it encoded.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MremapFlags, ProtFlags};
 
 use super::export;
-use crate::{errno, pointers, real};
+use crate::{errno, libc_next, pointers};
 
 /// Returns an address; sets `errno` if there is none.
 fn mapped(result: Result<*mut c_void, Errno>) -> *mut c_void {
@@ -25,19 +25,19 @@ export! {
         pointers::before_change();
         // SAFETY: the program unmaps what it has mapped itself, and refers to none of it afterwards, as munmap(2)
         // requires.
-        unsafe { real::munmap(at, len) }
+        unsafe { libc_next::munmap(at, len) }
     }
 
     fn mprotect(at: *mut c_void, len: size_t, access: c_int) -> c_int {
         pointers::before_change();
         // SAFETY: the program protects what it has mapped itself, and accesses it accordingly, as mprotect(2) requires.
-        unsafe { real::mprotect(at, len, access) }
+        unsafe { libc_next::mprotect(at, len, access) }
     }
 
     fn pkey_mprotect(at: *mut c_void, len: size_t, access: c_int, key: c_int) -> c_int {
         pointers::before_change();
         // SAFETY: the program protects what it has mapped itself, and accesses it accordingly, as mprotect(2) requires.
-        unsafe { real::pkey_mprotect(at, len, access, key) }
+        unsafe { libc_next::pkey_mprotect(at, len, access, key) }
     }
 
     fn mmap(at: *mut c_void, len: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
@@ -81,13 +81,13 @@ export! {
     fn shmdt(at: *const c_void) -> c_int {
         pointers::before_change();
         // SAFETY: the program detaches what it has attached itself, as shmdt(2) requires.
-        unsafe { real::shmdt(at) }
+        unsafe { libc_next::shmdt(at) }
     }
 
     fn brk(end: *mut c_void) -> c_int {
         pointers::before_change();
         // SAFETY: the program refers to nothing behind the new end, as brk(2) requires.
-        unsafe { real::brk(end) }
+        unsafe { libc_next::brk(end) }
     }
 
     fn sbrk(increment: isize) -> *mut c_void {
@@ -95,6 +95,6 @@ export! {
             pointers::before_change();
         }
         // SAFETY: the program refers to nothing behind the new end, as brk(2) requires.
-        unsafe { real::sbrk(increment) }
+        unsafe { libc_next::sbrk(increment) }
     }
 }

@@ -1,7 +1,7 @@
-//! The functions that programs call in the place of the C library's: each asks whether a connection of ours is meant,
-//! and lets the C library's do all the rest.
+//! Functions that replace those of the C library. Each handles the connections of this library, and calls the C
+//! library's function for all other descriptors.
 //!
-//! An unwinding may leave them, because a thread can be cancelled inside of calls that wait.
+//! They may unwind, because a thread can be cancelled in a call that waits.
 
 mod aliases;
 mod asynchronous;

@@ -8,7 +8,7 @@ use std::ops::Index;
 
 use libc::{epoll_event, sigset_t};
 
-use crate::real;
+use crate::libc_next;
 
 /// Minimum length of the buffer in events: members may be added while a thread sleeps.
 const LEN_MIN: usize = 64;
@@ -20,10 +20,10 @@ pub(super) struct Reported(Vec<epoll_event>);
 impl Reported {
     /// Returns the buffer, with space for the events of `members` members and their doorbells, but for no more than
     /// `room` events.
-    pub(super) fn take(&mut self, room: usize, members: usize) -> Vec<epoll_event> {
+    pub(super) fn take(&mut self, capacity: usize, members: usize) -> Vec<epoll_event> {
         let mut buffer = std::mem::take(&mut self.0);
         // A member has two descriptors, and the object has a waker.
-        buffer.resize(room.min(LEN_MIN.max(2 * members + 1)), epoll_event { events: 0, u64: 0 });
+        buffer.resize(capacity.min(LEN_MIN.max(2 * members + 1)), epoll_event { events: 0, u64: 0 });
         buffer
     }
 
@@ -37,14 +37,15 @@ impl Reported {
     pub(super) fn query(
         &mut self,
         epfd: c_int,
-        room: usize,
+        capacity: usize,
         members: usize,
         mask: *const sigset_t,
     ) -> (c_int, bool) {
-        let mut buffer = self.take(room, members);
+        let mut buffer = self.take(capacity, members);
         // SAFETY: the kernel writes at most as many events as the buffer has; the mask is null or the program's, which
         // the kernel checks.
-        let found = unsafe { real::epoll_pwait(epfd, buffer.as_mut_ptr(), buffer.len() as c_int, 0, mask) };
+        let found =
+            unsafe { libc_next::epoll_pwait(epfd, buffer.as_mut_ptr(), buffer.len() as c_int, 0, mask) };
         let is_full = found == buffer.len() as c_int;
         self.put(buffer);
         (found, is_full)

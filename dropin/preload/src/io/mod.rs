@@ -10,34 +10,34 @@ use std::ffi::c_int;
 
 use libc::ssize_t;
 
-pub use self::kernel::receive_before_meeting;
+pub use self::kernel::receive_before_pairing;
 pub use self::receive::receive;
 pub use self::send::send;
 use crate::sock::Sock;
 use crate::{confined, errno, tcp};
 
 /// Result of a call.
-pub enum Way {
+pub enum CallOutcome {
     /// The kernel must execute the call that the program made.
-    Kernel,
+    PassToKernel,
     /// This many bytes; -1: `errno` is set.
     Done(ssize_t),
 }
 
-const FAILED: Way = Way::Done(-1);
+const FAILED: CallOutcome = CallOutcome::Done(-1);
 
-fn fail(number: c_int) -> Way {
+fn fail(number: c_int) -> CallOutcome {
     errno::set(number);
     FAILED
 }
 
 /// Returns the number of bytes left, for a program that waits for an edge after a report of 0: 0 is reported only if
 /// the ring alone can have any. Otherwise at least 1, as Linux reports after an end.
-pub fn bytes_left_to_tell(sock: &Sock) -> u64 {
+pub fn inq_bytes(sock: &Sock) -> u64 {
     let Some(link) = sock.link() else { return 1 };
-    let inn = link.inn.look();
-    let is_ring_all = link.inn.is_drained() && !inn.is_closed && !link.has_peer_announced_end();
-    inn.unread_bytes.max(u64::from(!is_ring_all))
+    let incoming = link.incoming.snapshot();
+    let is_ring_all = link.incoming.is_drained() && !incoming.is_closed && !link.has_peer_announced_end();
+    incoming.unread_bytes.max(u64::from(!is_ring_all))
 }
 
 /// Returns the error that a connection has to report, and that is not reported again; 0: none.

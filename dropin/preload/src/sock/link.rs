@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use farcall_shm::SharedMem;
 
 use super::layout::{ACCEPTING_END, BYPASSED, CONNECTING_END, DIRECTIONS, MAPPED, parts};
-use crate::door::Door;
+use crate::doorbell::Doorbell;
 use crate::memory::Memory;
 use crate::ring::Ring;
 use crate::switch::Switch;
@@ -14,11 +14,11 @@ use crate::switch::Switch;
 /// The memory that two ends share, as one of them uses it.
 pub struct Link {
     /// Bytes to the peer.
-    pub out: Switch<Ring>,
+    pub outgoing: Switch<Ring>,
     /// Bytes from the peer.
-    pub inn: Switch<Ring>,
-    /// Wakes the peer's threads, and is rung by them.
-    pub door: Door,
+    pub incoming: Switch<Ring>,
+    /// Wakes the peer's threads; the peer wakes those of this process.
+    pub doorbell: Doorbell,
     words: SharedMem,
     is_connecting: bool,
 }
@@ -26,14 +26,15 @@ pub struct Link {
 impl Link {
     /// Creates the link of an end over the shared memory; the first direction is that from the connecting end. Returns
     /// `None` if the library can have no descriptor.
-    pub fn new(words: SharedMem, is_connecting: bool, door: OwnedFd) -> Option<Self> {
+    pub fn new(words: SharedMem, is_connecting: bool, doorbell: OwnedFd) -> Option<Self> {
         let direction = |i: usize| {
             let (short, long) = parts(i);
             let ring = Ring::new(Memory::new(words.clone()), DIRECTIONS[i], short, long);
             Switch::new(ring, Memory::new(words.clone()), DIRECTIONS[i])
         };
-        let (out, inn) = (direction(usize::from(!is_connecting)), direction(usize::from(is_connecting)));
-        Some(Self { out, inn, door: Door::new(door)?, words, is_connecting })
+        let (outgoing, incoming) =
+            (direction(usize::from(!is_connecting)), direction(usize::from(is_connecting)));
+        Some(Self { outgoing, incoming, doorbell: Doorbell::new(doorbell)?, words, is_connecting })
     }
 
     /// Announces, at the connecting end, that it maps the memory.
@@ -69,12 +70,12 @@ impl Link {
 
     /// Returns whether both rings have ended.
     pub fn is_closed(&self) -> bool {
-        self.out.look().is_closed && self.inn.look().is_closed
+        self.outgoing.snapshot().is_closed && self.incoming.snapshot().is_closed
     }
 
     /// Ends both rings at the bytes that they have reached.
     pub fn close(&self) {
-        self.out.end();
-        self.inn.end();
+        self.outgoing.end();
+        self.incoming.end();
     }
 }

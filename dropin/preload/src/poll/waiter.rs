@@ -6,55 +6,55 @@ use std::os::fd::RawFd;
 use farcall_stats::PathReason;
 
 use crate::sock::Sock;
-use crate::{door, epoll, sleepers};
+use crate::{doorbell, epoll, waiters};
 
 /// A thread that sleeps for a connection.
-pub struct Sleeper<'a> {
+pub struct Waiter<'a> {
     sock: &'a Sock,
     /// Descriptor by which the program has the connection.
     fd: c_int,
     /// Descriptor that wakes this thread; `None`: it polls the doorbell.
-    follows_by: Option<RawFd>,
+    follower_fd: Option<RawFd>,
 }
 
-impl<'a> Sleeper<'a> {
+impl<'a> Waiter<'a> {
     /// Enters. Returns the descriptor to poll, too; `None` if there is none, and then the connection returns to TCP.
     pub fn enter(fd: c_int, sock: &'a Sock) -> Option<(Self, RawFd)> {
-        let door = &sock.link()?.door;
-        let sleeping = &sock.sleeping;
-        if sleeping.lead() {
-            return Some((Self { sock, fd, follows_by: None }, door.fd()));
+        let doorbell = &sock.link()?.doorbell;
+        let waiters = &sock.waiters;
+        if waiters.lead() {
+            return Some((Self { sock, fd, follower_fd: None }, doorbell.fd()));
         }
-        let Some(waker) = sleepers::own_waker() else {
+        let Some(waker) = waiters::own_waker() else {
             sock.demote(PathReason::NoResources);
             return None;
         };
-        sleeping.follow(waker);
+        waiters.follow(waker);
         // A leader that leaves sees this thread among its followers, or this one sees that it has left.
-        if sleeping.lead() {
-            sleeping.unfollow(waker);
-            return Some((Self { sock, fd, follows_by: None }, door.fd()));
+        if waiters.lead() {
+            waiters.unfollow(waker);
+            return Some((Self { sock, fd, follower_fd: None }, doorbell.fd()));
         }
-        Some((Self { sock, fd, follows_by: Some(waker) }, waker))
+        Some((Self { sock, fd, follower_fd: Some(waker) }, waker))
     }
 
     /// Called after a poll that found the descriptor readable.
     pub fn was_woken(&self) {
-        if let Some(waker) = self.follows_by {
-            door::silence(waker);
+        if let Some(waker) = self.follower_fd {
+            doorbell::drain(waker);
         } else if let Some(link) = self.sock.link() {
-            link.door.silence();
+            link.doorbell.drain();
             // An epoll object may not have been notified yet of what this thread has consumed.
-            epoll::check_again(self.fd);
+            epoll::recheck(self.fd);
         }
     }
 }
 
-impl Drop for Sleeper<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        match self.follows_by {
-            Some(waker) => self.sock.sleeping.unfollow(waker),
-            None => self.sock.sleeping.end_lead(),
+        match self.follower_fd {
+            Some(waker) => self.sock.waiters.unfollow(waker),
+            None => self.sock.waiters.end_lead(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The C library's functions behind ours, found by the loader, each once.
+//! The C library's functions, of which this library replaces most. The loader finds each once (RTLD_NEXT).
 //!
 //! Nothing here allocates or needs that the library's constructors have run: programs call `close` in constructors of
 //! their own that run before ours.
@@ -14,7 +14,7 @@ use libc::{
 
 use crate::errno;
 
-/// A function, found once.
+/// A function of the C library.
 struct Next {
     /// With a zero at its end.
     name: &'static str,

@@ -1,10 +1,10 @@
-//! Which socket is at one end of a TCP connection of this host: the kernel's answer (sock_diag(7)).
+//! Query of the kernel for the socket at one end of a TCP connection (sock_diag(7)).
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::{own_fds, real};
+use crate::{libc_next, own_fds};
 
 const NETLINK_SOCK_DIAG: c_int = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -18,7 +18,7 @@ const AT_INODE: usize = 16 + 4 + 48 + 16;
 pub fn inode(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     // SAFETY: no memory is involved; the descriptor is fresh.
     let socket = unsafe {
-        let fd = real::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+        let fd = libc_next::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
         (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))?
     };
     let request = request(local, peer);

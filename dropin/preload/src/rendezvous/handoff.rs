@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use farcall_shm::Segment;
 use rustix::process::{Resource, getrlimit};
 
-use crate::door::Door;
+use crate::doorbell::Doorbell;
 use crate::sock::layout::{LONG, MAGIC, PROOF, SEGMENT_BYTES};
 
 /// Format of the memory, with its version.
@@ -30,7 +30,7 @@ impl ShmHandoff {
         let words = segment.memory();
         words.store(PROOF, proof, Relaxed);
         words.store(MAGIC, FORMAT, SeqCst);
-        let (doorbell, peer_doorbell) = Door::pair()?;
+        let (doorbell, peer_doorbell) = Doorbell::pair()?;
         Some(Self { segment, doorbell, peer_doorbell })
     }
 }

@@ -1,9 +1,9 @@
 //! Threads that sleep in poll for one connection.
 //!
-//! One of them, the leader, polls the doorbell of the connection, and consumes what the peer has rung. Each other one,
-//! a follower, polls an eventfd of its own thread. A leader that wakes up, for whatever reason, wakes all followers;
-//! each of them checks the connection again, and one becomes the leader. So no follower misses what the leader
-//! consumed, and a connection that one thread waits for has one descriptor.
+//! One of them, the leader, polls the doorbell of the connection, and consumes the peer's notifications. Each other
+//! one, a follower, polls an eventfd of its own thread. A leader that wakes up, for whatever reason, wakes all
+//! followers; each of them checks the connection again, and one becomes the leader. So no follower misses what the
+//! leader consumed, and a connection that one thread waits for has one descriptor.
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -14,10 +14,10 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use farcall_shm::Mutex;
 
-use crate::door::{self, Waker};
+use crate::doorbell::{self, Waker};
 
 /// State of a connection about threads that sleep for it.
-pub struct Sleeping {
+pub struct Waiters {
     /// Whether a thread polls the doorbell.
     has_leader: AtomicBool,
     /// Number of entries of [`FOLLOWERS`].
@@ -56,7 +56,7 @@ pub fn enter_child() {
     FOLLOWERS.lock().clear();
 }
 
-impl Sleeping {
+impl Waiters {
     /// Creates the state without sleeping threads.
     pub const fn new() -> Self {
         Self { has_leader: AtomicBool::new(false), followers: AtomicU32::new(0), count: AtomicU32::new(0) }
@@ -123,7 +123,7 @@ impl Sleeping {
     pub fn wake_followers(&self) {
         if self.followers.load(SeqCst) > 0 {
             for (_, fd) in FOLLOWERS.lock().iter().filter(|(key, _)| *key == self.key()) {
-                door::wake(*fd);
+                doorbell::wake(*fd);
             }
         }
     }

@@ -1,21 +1,22 @@
-//! How the two ends of a connection meet, outside of it.
+//! Pairing of the two ends of a connection, outside of the connection.
 //!
-//! A meeting costs far more than a round trip by TCP. So both ends count transfers, and a connection that ends before
-//! it has lasted costs no system call more than TCP. Then:
+//! Pairing costs far more than a round trip by TCP. So both ends count transfers, and a connection that ends before it
+//! has lasted costs no system call more than TCP. Then:
 //!
 //! 1. The end that connected makes a Unix socket in the user's own directory, named by network namespace and addresses.
 //! 2. The end that accepted, which counts a little further, finds it; otherwise it tries again after twice as many
 //!    transfers. It makes memory and doorbells, and sends them there without waiting.
-//! 3. The connecting end takes them when it uses the connection next.
+//! 3. The connecting end receives them when it uses the connection next.
 //!
-//! Until then, and if the other end never comes, everything goes by TCP. Both check the other's user. The accepting end
-//! asks the kernel which socket (its inode) is at the other end of the TCP connection, and the connecting end continues
-//! only if that is its own: what an earlier connection of the same addresses left behind is refused.
+//! Until then, and if the other end never appears, all bytes use TCP. Each end checks the user of the other one. The
+//! accepting end queries the kernel which socket (its inode) is at the other end of the TCP connection, and the
+//! connecting end continues only if that is its own: what an earlier connection of the same addresses left behind is
+//! refused.
 
-mod memory;
+mod handoff;
 mod offer;
-pub mod place;
 mod proof;
+pub mod socket;
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -28,21 +29,21 @@ use crate::sock::{Sock, Stage};
 use crate::{config, confined, descriptors, options, protocols, sock};
 
 /// Converts an IPv4-mapped IPv6 address to the IPv4 address.
-fn plain(address: SocketAddr) -> SocketAddr {
+fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Returns both addresses of a TCP connection within this host; `None` for all other sockets.
-/// While a connection is being made the kernel does not report the peer's address; `asked` was asked for.
-fn addresses_within_host(fd: c_int, asked: Option<SocketAddr>) -> Option<(SocketAddr, SocketAddr)> {
+/// Returns both addresses of a TCP connection within this host; `None` for all other sockets. While a connection is
+/// being made the kernel does not report the peer's address; `requested` is then used instead.
+fn addresses_within_host(fd: c_int, requested: Option<SocketAddr>) -> Option<(SocketAddr, SocketAddr)> {
     if descriptors::has_stream(fd) || confined::is_confined() || !protocols::is_tcp(fd) {
         return None;
     }
     // SAFETY: the program's descriptor, for two questions; a wrong one is answered by an error.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let local = plain(SocketAddr::try_from(rustix::net::getsockname(fd).ok()?).ok()?);
+    let local = canonical(SocketAddr::try_from(rustix::net::getsockname(fd).ok()?).ok()?);
     let peer = rustix::net::getpeername(fd).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());
-    let peer = plain(peer.or(asked)?);
+    let peer = canonical(peer.or(requested)?);
     let is_within = local.ip() == peer.ip() || (local.ip().is_loopback() && peer.ip().is_loopback());
     (is_within && local != peer).then_some((local, peer))
 }
@@ -53,42 +54,42 @@ pub fn is_candidate(fd: c_int) -> bool {
 }
 
 /// Called after `connect` with an IP address, for a [candidate](is_candidate).
-pub fn connected(fd: c_int, asked: SocketAddr) {
-    let made = sock::new(Stage::Connected, config::uses_before_meeting() / 4 * 3);
+pub fn connected(fd: c_int, requested: SocketAddr) {
+    let sock = sock::new(Stage::Connected, config::transfers_before_pairing() / 4 * 3);
     if config::reports()
-        && let Some((local, peer)) = addresses_within_host(fd, Some(asked))
+        && let Some((local, peer)) = addresses_within_host(fd, Some(requested))
         && config::admits(peer)
     {
-        made.describe(local, peer);
+        sock.describe(local, peer);
     }
-    sock::put(fd, &made);
+    sock::put(fd, &sock);
 }
 
 /// Called after `accept` returned `fd`, for a listener that is a [candidate](is_candidate).
 pub fn accepted(fd: c_int) {
-    let made = sock::new(Stage::Accepted, config::uses_before_meeting());
+    let sock = sock::new(Stage::Accepted, config::transfers_before_pairing());
     if config::reports()
         && let Some((local, peer)) = addresses_within_host(fd, None)
         && config::admits(local)
     {
-        made.describe(local, peer);
+        sock.describe(local, peer);
     }
-    sock::put(fd, &made);
+    sock::put(fd, &sock);
 }
 
-/// Performs the next step of the meeting, because the connection has had the required number of uses.
+/// Performs the next step of the pairing, because the connection has had the required number of transfers.
 #[cold]
 pub fn advance(fd: c_int, sock: &Sock) {
-    sock.while_meeting(|| {
+    sock.while_pairing(|| {
         let stage = sock.stage();
-        let done = match stage {
+        let result = match stage {
             Stage::Connected => offer::publish(fd, sock),
-            Stage::Meeting => offer::check::<SocketInode>(fd, sock),
-            Stage::Accepted => offer::seek::<SocketInode>(fd, sock),
+            Stage::Published => offer::check::<SocketInode>(fd, sock),
+            Stage::Accepted => offer::find_connector::<SocketInode>(fd, sock),
             _ => Ok(()),
         };
-        if let Err(why) = done {
-            sock.stay(why);
+        if let Err(why) = result {
+            sock.stay_on_tcp(why);
         }
     });
 }
@@ -107,6 +108,6 @@ fn describe(
         }
         sock.describe(local, peer);
     }
-    sock.set_reports_inq(options::tells_inq(fd));
+    sock.set_reports_inq(options::reports_inq(fd));
     if options::needs_kernel(fd) { Err(PathReason::KernelFeature) } else { Ok(()) }
 }
