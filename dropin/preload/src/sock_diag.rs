@@ -42,8 +42,8 @@ pub fn warn_unannounced(addresses: Option<(SocketAddr, SocketAddr)>) {
     };
     let Some((local, peer)) = addresses.filter(|_| !is_socket) else { return };
     let text = format!(
-        "farcall: connection {local} with {peer} ended: its TCP socket received bytes that the library of the other end \
-         had not sent, so their order is not known; run the other program without farcall run, or name it in \
+        "farcall: connection {local} with {peer} ended: its TCP socket received bytes that the library of the other \
+         end had not sent, so their order is not known; run the other program without farcall run, or name it in \
          FARCALL_RUN_EXCEPT\n"
     );
     // By the kernel's call: the C library's is this library's.

@@ -31,7 +31,8 @@ struct Estimate {
 }
 
 thread_local! {
-    static ESTIMATE: Cell<Estimate> = const { Cell::new(Estimate { limit_ns: LONGEST_NS, usual_ns: LONGEST_NS / 2, waits: 0 }) };
+    static ESTIMATE: Cell<Estimate> =
+        const { Cell::new(Estimate { limit_ns: LONGEST_NS, usual_ns: LONGEST_NS / 2, waits: 0 }) };
 }
 
 /// One wait of this thread.

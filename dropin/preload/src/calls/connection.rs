@@ -119,14 +119,14 @@ export! {
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        if first > last || flags as c_uint & libc::CLOSE_RANGE_CLOEXEC != 0 || !own_fds::exist() {
-            if first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
-                (first..=last.min(FDS as c_uint)).for_each(|fd| descriptors::before_close(fd as c_int));
-            }
+        let closes = first <= last && flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0;
+        if closes {
+            (first..=last.min(FDS as c_uint)).for_each(|fd| descriptors::before_close(fd as c_int));
+        }
+        if !closes || !own_fds::exist() {
             // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
             return unsafe { libc_next::close_range(first, last, flags) };
         }
-        (first..=last.min(FDS as c_uint)).for_each(|fd| descriptors::before_close(fd as c_int));
         // Around the library's own, which close when another program starts.
         let mut from = first;
         while let Some(ours) = own_fds::next_from(from).filter(|ours| *ours <= last) {

@@ -16,7 +16,10 @@ export! {
             if options::is_kernel_only(level, name) {
                 sock.demote(PathReason::KernelFeature);
             }
-            if level == libc::SOL_TCP && name == options::TCP_INQ && len as usize >= size_of::<c_int>() && pointers::can_read(value.cast::<c_int>(), 1) {
+            if (level, name) == (libc::SOL_TCP, options::TCP_INQ)
+                && len as usize >= size_of::<c_int>()
+                && pointers::can_read(value.cast::<c_int>(), 1)
+            {
                 // SAFETY: `can_read` has found an int at `value`, of which the program says that it is `len` bytes
                 // long, and `read_unaligned` needs no alignment.
                 let is_on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;

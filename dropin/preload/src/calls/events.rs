@@ -10,11 +10,6 @@ use super::opening::open_fd;
 use crate::sock::KernelWait;
 use crate::{clock, confined, epoll, errno, fork, libc_next, pointers, poll};
 
-/// Returns the time at which a wait of `timeout_ms` ends; `None` if it is negative: never.
-fn after_ms(timeout_ms: c_int) -> Option<u64> {
-    u64::try_from(timeout_ms).ok().map(|ms| clock::now_ns() + ms * 1_000_000)
-}
-
 /// Returns the time at which a wait ends; `None` without a timeout.
 ///
 /// # Errors
@@ -177,7 +172,7 @@ export! {
             }
             match poll_by(fds, count) {
                 PollBy::Kernel { _waits } => libc_next::poll(fds, count, timeout_ms),
-                PollBy::Library(fds) => poll::poll(fds, after_ms(timeout_ms), ptr::null()),
+                PollBy::Library(fds) => poll::poll(fds, clock::after_ms(timeout_ms), ptr::null()),
             }
         }
     }

@@ -17,9 +17,9 @@ pub(super) fn with_free_fd(open: impl Fn() -> c_int) -> c_int {
     }
 }
 
-/// Calls `open`, which returns the lowest free descriptor, like [`with_free_fd`]. Then closes descriptors of this library
-/// whose numbers the program may need soon, because functions of the C library that this library does not replace open
-/// descriptors, too.
+/// Calls `open`, which returns the lowest free descriptor, like [`with_free_fd`]. Then closes descriptors of this
+/// library whose numbers the program may need soon, because functions of the C library that this library does not
+/// replace open descriptors, too.
 pub(super) fn open_fd(open: impl Fn() -> c_int) -> c_int {
     let opened = with_free_fd(open);
     if opened >= 0 {

@@ -8,6 +8,12 @@ use super::export;
 use super::opening::with_free_fd_for;
 use crate::{descriptors, libc_next};
 
+/// Returns whether `clone` with these flags creates a process, with memory or descriptors of its own.
+pub(super) fn copies_descriptors(flags: c_int) -> bool {
+    const THREAD: c_int = libc::CLONE_VM | libc::CLONE_FILES;
+    flags & THREAD != THREAD
+}
+
 export! {
     fn posix_spawn(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
@@ -133,7 +139,7 @@ mod with_lists {
 
     /// Called before `clone`, which runs no fork handlers.
     extern "C" fn before_clone(_function: usize, _stack: usize, flags: c_int) -> *mut c_void {
-        if flags & (libc::CLONE_VM | libc::CLONE_FILES) != libc::CLONE_VM | libc::CLONE_FILES {
+        if super::copies_descriptors(flags) {
             descriptors::before_raw_fork();
         }
         next(c"clone")

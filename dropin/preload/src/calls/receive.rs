@@ -5,11 +5,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{cmsghdr, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::export;
-use crate::io::{self, CallOutcome};
-use crate::{descriptors, errno, libc_next, own_fds, pointers, sock};
+use crate::{descriptors, errno, io, libc_next, own_fds, pointers, sock};
 
-/// Buffers that a call may have (IOV_MAX).
-const MAX_BUFFERS: usize = 1024;
+/// Maximum number of buffers of a call (IOV_MAX).
+pub const MAX_BUFFERS: usize = 1024;
 
 /// Flags of preadv2 and pwritev2 that the kernel accepts for sockets.
 pub const VECTOR_FLAGS: c_int =
@@ -29,10 +28,7 @@ unsafe fn into_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> O
     let sock = sock::get(fd)?;
     // SAFETY: the one buffer is the program's, by this function's contract: `len` bytes that can be written until the
     // call returns. `sock` keeps the connection until then.
-    match unsafe { io::receive(fd, &sock, &[iovec { iov_base: into, iov_len: len }], flags) } {
-        CallOutcome::PassToKernel => None,
-        CallOutcome::Done(done) => Some(done),
-    }
+    unsafe { io::receive(fd, &sock, &[iovec { iov_base: into, iov_len: len }], flags) }.done()
 }
 
 /// Receives into many buffers; `None` as in [`into_one`].
@@ -48,10 +44,7 @@ unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
         return None;
     }
     // SAFETY: the list is valid, and its buffers can be written until the call returns, by this function's contract.
-    match unsafe { io::receive(fd, &sock, buffers, flags) } {
-        CallOutcome::PassToKernel => None,
-        CallOutcome::Done(done) => Some(done),
-    }
+    unsafe { io::receive(fd, &sock, buffers, flags) }.done()
 }
 
 /// Returns whether readv or writev is called for no bytes at all, which the kernel completes without its sockets.

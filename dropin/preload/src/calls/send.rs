@@ -6,12 +6,8 @@ use farcall_stats::PathReason;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::export;
-use super::receive::{VECTOR_FLAGS, is_empty_call, is_refused};
-use crate::io::{self, CallOutcome};
-use crate::{descriptors, errno, libc_next, pointers, sock};
-
-/// Buffers that a call may have (IOV_MAX).
-const MAX_BUFFERS: usize = 1024;
+use super::receive::{MAX_BUFFERS, VECTOR_FLAGS, is_empty_call, is_refused};
+use crate::{descriptors, errno, io, libc_next, pointers, sock};
 
 /// Sends one buffer, if the descriptor is a connection of ours.
 ///
@@ -22,10 +18,7 @@ unsafe fn from_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) ->
     let sock = sock::get(fd)?;
     // SAFETY: the one buffer is the program's, by this function's contract: `len` bytes that can be read until the call
     // returns. `io::send` writes none of them.
-    match unsafe { io::send(fd, &sock, &[iovec { iov_base: from.cast_mut(), iov_len: len }], flags) } {
-        CallOutcome::PassToKernel => None,
-        CallOutcome::Done(done) => Some(done),
-    }
+    unsafe { io::send(fd, &sock, &[iovec { iov_base: from.cast_mut(), iov_len: len }], flags) }.done()
 }
 
 /// Sends many buffers; `None` as in [`from_one`].
@@ -41,10 +34,7 @@ unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
         return None;
     }
     // SAFETY: the list is valid, and its buffers can be read until the call returns, by this function's contract.
-    match unsafe { io::send(fd, &sock, buffers, flags) } {
-        CallOutcome::PassToKernel => None,
-        CallOutcome::Done(done) => Some(done),
-    }
+    unsafe { io::send(fd, &sock, buffers, flags) }.done()
 }
 
 /// Returns connections to TCP whose descriptors a message passes to another process.
@@ -94,8 +84,8 @@ export! {
 
     fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: `count` buffers at `from` can be read until the call returns, as its manual page requires;
-        // `is_empty_call` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel checks
-        // both itself.
+        // `is_empty_call` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel
+        // checks both itself.
         unsafe {
             let done = if is_empty_call(from, count) { None } else { from_many(fd, from, count as usize, 0) };
             done.unwrap_or_else(|| libc_next::writev(fd, from, count))
@@ -112,8 +102,8 @@ export! {
     fn pwritev2(fd: c_int, from: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         let send_flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: `count` buffers at `from` can be read until the call returns, as its manual page requires;
-        // `is_empty_call` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel checks
-        // both itself.
+        // `is_empty_call` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel
+        // checks both itself.
         unsafe {
             (offset == -1 && flags & !VECTOR_FLAGS == 0)
                 .then(|| from_many(fd, from, count as usize, send_flags))

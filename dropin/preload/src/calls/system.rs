@@ -11,9 +11,6 @@ use crate::{descriptors, direct_calls, errno, libc_next, pointers};
 /// Masks of signals that the kernel takes have this length.
 const MASK_BYTES: usize = 8;
 
-/// A `clone` with both makes a thread, or a process that has all of its maker's descriptors.
-const PARTS_OF_THREADS: c_int = libc::CLONE_VM | libc::CLONE_FILES;
-
 /// Executes the kernel's pselect6, whose last argument is a pair: the address of a mask, and its length.
 ///
 /// # Safety
@@ -48,7 +45,7 @@ export! {
                 libc::SYS_io_submit => {
                     asynchronous::before_submit(b as c_long, pointer::<*const u8>(c));
                 }
-                libc::SYS_clone if a as c_int & PARTS_OF_THREADS != PARTS_OF_THREADS => {
+                libc::SYS_clone if process::copies_descriptors(a as c_int) => {
                     descriptors::before_raw_fork();
                 }
                 libc::SYS_clone3 => descriptors::before_raw_fork(),

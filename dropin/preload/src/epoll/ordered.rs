@@ -262,8 +262,8 @@ impl State {
         found
     }
 
-    /// Reports a member that has returned to TCP, unless it is edge-triggered. The kernel lists a level-triggered member
-    /// at the end, as if it had been reported, so it is reported now; the kernel reports an edge-triggered one.
+    /// Reports a member that has returned to TCP, unless it is edge-triggered. The kernel lists a level-triggered
+    /// member at the end, as if it had been reported, so it is reported now; the kernel reports an edge-triggered one.
     fn report_restored(&mut self, fd: c_int, sock: &SockRef) -> Entry {
         let requested = self
             .member(fd)

@@ -1,7 +1,7 @@
 //! Buffer for events that the kernel reports to the library.
 //!
-//! The kernel also reports events of the library's own (doorbells, wakers). They must not appear in the program's array,
-//! to which the kernel writes no more than the events that it returns.
+//! The kernel also reports events of the library's own (doorbells, wakers). They must not appear in the program's
+//! array, to which the kernel writes no more than the events that it returns.
 
 use std::ffi::c_int;
 use std::ops::Index;

@@ -27,7 +27,7 @@ pub struct Timeout {
 impl Timeout {
     /// Returns the timeout that begins now; a negative number is none.
     pub fn from_ms(ms: c_int) -> Self {
-        Self { ms, until_ns: u64::try_from(ms).ok().map(|ms| clock::now_ns() + ms * 1_000_000) }
+        Self { ms, until_ns: clock::after_ms(ms) }
     }
 
     pub fn until(until_ns: Option<u64>) -> Self {

@@ -96,6 +96,17 @@ pub fn receive_before_pairing(
     Some(received)
 }
 
+/// Returns the result of a call that receives without waiting.
+fn result_of(received: ssize_t) -> Received {
+    match received {
+        0.. => Received::Bytes(received as usize),
+        _ => match errno::get() {
+            libc::EAGAIN => Received::WouldBlock,
+            number => Received::Error(number),
+        },
+    }
+}
+
 /// Receives at most `max_bytes` of the bytes that the kernel has.
 ///
 /// # Safety
@@ -116,26 +127,12 @@ pub(super) unsafe fn receive_from_kernel(
     let mut message = message_of(&mut rest);
     let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
     // SAFETY: the program's buffers.
-    let got = unsafe { libc_next::recvmsg(fd, &raw mut message, flags) };
-    match got {
-        0.. => Received::Bytes(got as usize),
-        _ => match errno::get() {
-            libc::EAGAIN => Received::WouldBlock,
-            number => Received::Error(number),
-        },
-    }
+    result_of(unsafe { libc_next::recvmsg(fd, &raw mut message, flags) })
 }
 
 /// Queries the kernel for bytes to receive, without consuming them.
 pub(super) fn peek(fd: c_int) -> Received {
     let mut byte = 0_u8;
     // SAFETY: one byte of ours.
-    let got = unsafe { libc_next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
-    match got {
-        0.. => Received::Bytes(got as usize),
-        _ => match errno::get() {
-            libc::EAGAIN => Received::WouldBlock,
-            number => Received::Error(number),
-        },
-    }
+    result_of(unsafe { libc_next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) })
 }

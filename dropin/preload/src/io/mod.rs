@@ -24,6 +24,16 @@ pub enum CallOutcome {
     Done(ssize_t),
 }
 
+impl CallOutcome {
+    /// Returns the result of the call; `None` if the kernel must execute it.
+    pub fn done(self) -> Option<ssize_t> {
+        match self {
+            Self::PassToKernel => None,
+            Self::Done(done) => Some(done),
+        }
+    }
+}
+
 const FAILED: CallOutcome = CallOutcome::Done(-1);
 
 fn fail(number: c_int) -> CallOutcome {

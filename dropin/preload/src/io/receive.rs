@@ -313,10 +313,7 @@ fn end_with_unannounced(fd: c_int, sock: &Sock) -> Received {
     tcp::reset(fd);
     sock_diag::warn_unannounced(sock.addresses());
     // The kernel would report the reset once more.
-    let mut error: c_int = 0;
-    let mut len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, an int.
-    unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len) };
+    tcp::take_error(fd);
     Received::Error(libc::ECONNRESET)
 }
 

@@ -197,7 +197,8 @@ impl Sock {
         unsafe { (*self.link.get()).as_ref() }
     }
 
-    /// Returns the number of bytes that can be received from the ring at once, in addition to those that the kernel has.
+    /// Returns the number of bytes that can be received from the ring at once, in addition to those that the kernel
+    /// has.
     pub fn unread_bytes(&self) -> u64 {
         self.link().map_or(0, |link| link.incoming.snapshot().unread_bytes)
     }
@@ -365,7 +366,7 @@ impl Sock {
     /// Switches to shared memory. Only inside of [`Sock::while_pairing`].
     pub fn set_paired(&self, link: Link) {
         if let Some(stats) = self.stats() {
-            stats.why.set(PathReason::Met as u64);
+            stats.why.set(PathReason::Paired as u64);
             stats.ring_bytes.set(link.outgoing.len_bytes() as u64);
         }
         // SAFETY: only the thread that has set `Stage::Switching` writes the link, and no thread reads it before

@@ -1,4 +1,4 @@
-/* Corners of the interface on connections that have met, in step at both ends: prints what each call returned, so that runs
+/* Corners of the interface on paired connections, in step at both ends: prints the result of each call, so that runs
  * can be compared. */
 #include "peer.h"
 #include <pthread.h>
@@ -145,7 +145,7 @@ static void lengths(void) {
     end();
 }
 
-/* A receiver that peeks at all that it asks for waits for it. */
+/* A receiver that peeks at all requested bytes waits for them. */
 static void peeks(void) {
     char a[64] = "";
     struct timeval short_time = {0, 50000};
@@ -333,7 +333,7 @@ static void resets(int polls) {
     end();
 }
 
-/* recvmmsg reports an error before the bytes that arrived before it, also where the ends have not met. */
+/* recvmmsg reports an error before the bytes that arrived before it, also on an unpaired connection. */
 static void errors_first(int meets) {
     char a[8];
     struct linger hard = {1, 0};
@@ -512,7 +512,7 @@ static void polls(void) {
 
 static volatile int ticks;
 static void tick(int number) {
-    /* Of SIGUSR2 the third one asks the server for a byte, which ends the read. */
+    /* The third SIGUSR2 requests a byte of the server, which ends the read. */
     if (++ticks == 3 && number == SIGUSR2)
         CHECK(write(step_fd, "s", 1) == 1);
 }
@@ -679,7 +679,7 @@ static void begin_stamps(void) {
     }
 }
 
-/* What a socket was set to before its ends have met. */
+/* Options of a socket that were set before its ends are paired. */
 static void options(void) {
     char a[64], control[256];
     int one = 1, none = 0;
