@@ -94,10 +94,10 @@ fn end(fd: c_int, sock: &Sock) {
     }
     if !sock.is_forked() {
         if link.incoming.snapshot().unread_bytes > 0 {
-            // As TCP does it: what is not received any more resets the connection.
+            // Like TCP: bytes that are not received reset the connection.
             let linger = libc::linger { l_onoff: 1, l_linger: 0 };
             let (value, len) = ((&raw const linger).cast(), size_of::<libc::linger>() as libc::socklen_t);
-            // SAFETY: a linger of ours.
+            // SAFETY: a linger of this function.
             unsafe { libc_next::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, len) };
         }
         link.announce_end();

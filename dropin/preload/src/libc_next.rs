@@ -1,7 +1,7 @@
 //! The C library's functions, of which this library replaces most. The loader finds each once (RTLD_NEXT).
 //!
 //! Nothing here allocates or needs that the library's constructors have run: programs call `close` in constructors of
-//! their own that run before ours.
+//! their own that run before those of the library.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr;
@@ -58,7 +58,7 @@ pub fn find_symbol() -> Option<FindSymbol> {
     unsafe { std::mem::transmute::<*mut c_void, Option<FindSymbol>>(found) }
 }
 
-/// As `dlsym` for this library as its caller.
+/// Returns the address that `dlsym` returns to this library.
 ///
 /// # Safety
 /// `name` is a C string.

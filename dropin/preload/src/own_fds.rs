@@ -41,7 +41,7 @@ pub fn adopt(fd: OwnedFd) -> Option<RawFd> {
     let moved = (COUNT.load(Relaxed) < limit / 4)
         .then(|| io::fcntl_dupfd_cloexec(&fd, NEXT.load(SeqCst).max((limit / 4 * 3) as c_int)).ok());
     let moved = moved.flatten().map(IntoRawFd::into_raw_fd);
-    // By the kernel's call: the C library's `close` is ours.
+    // By the system call: `close` of the C library is replaced by this library's.
     // SAFETY: its owner passes it to this function.
     unsafe { io::close(fd.into_raw_fd()) };
     let moved = moved?;
@@ -77,7 +77,7 @@ pub fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Runs a call that does not wait while a number is the library's; not if it was given up.
+/// Runs a call that does not wait while a number belongs to the library; not if it was released.
 pub fn while_own(fd: RawFd, call: impl FnOnce()) {
     // Counted first: `abandon` reads the count, or this thread reads that the number was released.
     CALLS.fetch_add(1, SeqCst);

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::{confined, errno, libc_next};
 
-/// How memory is to be accessed.
+/// Kind of access to memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Read,
@@ -20,7 +20,7 @@ pub enum Access {
 
 const PAGE_BYTES: usize = 4096;
 /// Number of sets of pages that a thread remembers, and number of pages of a set: a few dozen pages that a program uses
-/// in turn do not displace each other.
+/// alternately do not displace each other.
 const SETS: usize = 128;
 const WAYS: usize = 4;
 /// End of all addresses that a program can have.

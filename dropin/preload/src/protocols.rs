@@ -1,4 +1,4 @@
-//! Which sockets are those of TCP, as far as the library has seen them.
+//! Protocols of sockets, as far as the library knows them.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -44,7 +44,7 @@ pub fn forget(fd: c_int) {
 
 /// Queries the kernel whether a socket is one of TCP.
 pub fn is_tcp(fd: c_int) -> bool {
-    // SAFETY: the program's descriptor, for one query; the kernel answers a wrong one by an error.
+    // SAFETY: the program's descriptor, for one query; the kernel returns an error for a wrong one.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::net::sockopt::socket_protocol(fd) == Ok(Some(rustix::net::ipproto::TCP))
 }

@@ -231,8 +231,8 @@ impl Ring {
         (len == 0 || self.update(PRODUCED, change) == produced).then_some(len)
     }
 
-    /// Copies available bytes into the caller's buffers, from byte `from_byte` of these on; or discards them, as `how`
-    /// says.
+    /// Copies available bytes into the caller's buffers, from byte `from_byte` of these on; or discards them, depending
+    /// on `mode`.
     ///
     /// # Safety
     /// The receiver's lock is held; the buffers can be written.
@@ -259,8 +259,8 @@ impl Ring {
     }
 
     /// Calls `with` for each range of memory that contains some of `len` bytes from a count on: its offset, the number
-    /// of bytes before it, its length. The peer can change `long_from`: every range is inside of a part, whatever its
-    /// value.
+    /// of bytes before it, its length. The peer can change `long_from`: every range is inside of a part, for any value
+    /// of it.
     fn copy(&self, count: u64, len: usize, long_from: u64, mut with: impl FnMut(usize, usize, usize)) {
         let mut done = 0;
         while done < len {

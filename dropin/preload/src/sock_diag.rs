@@ -11,7 +11,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 /// `nlmsghdr`, then `inet_diag_req_v2`: 8 bytes, then `inet_diag_sockid`: ports, addresses, interface, cookie.
 const REQUEST_BYTES: usize = 16 + 8 + 48;
-/// Where in the answer the inode is: behind `nlmsghdr`, 4 bytes, `inet_diag_sockid` and four numbers.
+/// Offset of the inode in the reply: behind `nlmsghdr`, 4 bytes, `inet_diag_sockid` and four numbers.
 const AT_INODE: usize = 16 + 4 + 48 + 16;
 
 /// Returns the inode of the socket with the local address `local` and the peer address `peer`.
@@ -26,7 +26,7 @@ pub fn inode(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     // SAFETY: both buffers are valid for their lengths.
     let len = unsafe {
         libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0);
-        // The kernel has answered inside of `send`.
+        // The kernel has replied during `send`.
         libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
     };
     inode_in(answer.get(..usize::try_from(len).ok()?)?)

@@ -31,7 +31,7 @@ const READ_BY_TCP: usize = 152;
 pub struct RingSnapshot {
     /// Number of bytes that were sent and not received.
     pub unread_bytes: u64,
-    /// Whether no more bytes will arrive.
+    /// `true` if no more bytes will arrive.
     pub is_closed: bool,
 }
 
@@ -133,7 +133,8 @@ impl<C: Carrier> Switch<C> {
         if !self.has_begun() {
             let waiting_bytes = waiting_bytes();
             let is_closed = self.snapshot().is_closed;
-            // Last: if it has not begun now, all that waited came before it, and if it has ended it never begins.
+            // Checked last: if the carrier has not begun now, all waiting bytes precede it, and if it has ended it
+            // never begins.
             if !self.has_begun() {
                 if !is_closed {
                     return waiting_bytes;

@@ -16,9 +16,9 @@ use farcall_shm::Mutex;
 
 use crate::doorbell::{self, Waker};
 
-/// State of a connection about threads that sleep for it.
+/// Threads that sleep for one connection.
 pub struct Waiters {
-    /// Whether a thread polls the doorbell.
+    /// `true` if a thread polls the doorbell.
     has_leader: AtomicBool,
     /// Number of entries of [`FOLLOWERS`].
     followers: AtomicU32,

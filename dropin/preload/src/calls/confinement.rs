@@ -33,7 +33,7 @@ export! {
     }
 }
 
-/// As `prctl`, by number.
+/// Called before the system call `prctl`.
 pub(super) fn before_prctl(option: c_long) {
     if option == c_long::from(libc::PR_SET_SECCOMP) {
         enter();

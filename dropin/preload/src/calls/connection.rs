@@ -14,7 +14,7 @@ use crate::{descriptors, errno, fork, libc_next, own_fds, rendezvous, sock};
 /// Parses an address that the program passed.
 ///
 /// # Safety
-/// It must be as long as it says.
+/// `address` is null, or `len` bytes at it can be read.
 unsafe fn parse(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
     if address.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
         return None;

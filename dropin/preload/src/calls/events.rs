@@ -74,7 +74,7 @@ unsafe fn left_in_rings(fds: *mut pollfd, count: nfds_t) -> Option<c_int> {
     if fds.is_null() || count == 0 || count > 1 << 20 {
         return None;
     }
-    // SAFETY: the caller's descriptors, as many as it says.
+    // SAFETY: the caller passes `count` entries, as poll(2) requires.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
     Some(poll::poll_when_confined(fds)).filter(|found| *found > 0)
 }
@@ -117,7 +117,7 @@ export! {
     }
 
     fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
-        // SAFETY: `events` has room for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
+        // SAFETY: `events` has space for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
         // checks the first of them before it writes, and the kernel all that it writes. `mask` is passed to the kernel
         // alone.
         unsafe {
@@ -132,7 +132,7 @@ export! {
     fn epoll_pwait(
         epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t,
     ) -> c_int {
-        // SAFETY: `events` has room for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
+        // SAFETY: `events` has space for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
         // checks the first of them before it writes, and the kernel all that it writes. `mask` is passed to the kernel
         // alone.
         unsafe {
@@ -148,13 +148,13 @@ export! {
         epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int {
         if confined::is_confined() {
-            // SAFETY: `events` has room for `max` events, as epoll_pwait2(2) requires.
+            // SAFETY: `events` has space for `max` events, as epoll_pwait2(2) requires.
             let found = unsafe { readable_when_confined(epfd, events, max) };
             // SAFETY: the kernel checks the pointers, which are the program's, unchanged.
             return found.unwrap_or_else(|| unsafe { libc_next::epoll_pwait2(epfd, events, max, timeout, mask) });
         }
         match time_at(timeout).and_then(after) {
-            // SAFETY: `events` has room for `max` events until the call returns, as epoll_wait(2) requires;
+            // SAFETY: `events` has space for `max` events until the call returns, as epoll_wait(2) requires;
             // `epoll::wait` checks the first of them before it writes, and the kernel all that it writes. `mask` is
             // passed to the kernel alone.
             Ok(until_ns) => unsafe { epoll::wait(epfd, events, max, epoll::Timeout::until(until_ns), mask) },
@@ -181,7 +181,7 @@ export! {
         if room / size_of::<pollfd>() < count as usize {
             std::process::abort();
         }
-        // SAFETY: `fds` has room for `count` entries, by the comparison above; `poll` takes the same arguments.
+        // SAFETY: `fds` has space for `count` entries, by the comparison above; `poll` takes the same arguments.
         unsafe { poll(fds, count, timeout_ms) }
     }
 
@@ -210,7 +210,7 @@ export! {
         if room / size_of::<pollfd>() < count as usize {
             std::process::abort();
         }
-        // SAFETY: `fds` has room for `count` entries, by the comparison above; `ppoll` takes the same arguments.
+        // SAFETY: `fds` has space for `count` entries, by the comparison above; `ppoll` takes the same arguments.
         unsafe { ppoll(fds, count, timeout, mask) }
     }
 
@@ -330,7 +330,7 @@ impl Sets {
     }
 
     /// # Safety
-    /// As [`Sets::of`].
+    /// The contract of [`Sets::of`].
     unsafe fn wait(&mut self, until_ns: Option<u64>, mask: *const sigset_t) -> c_int {
         if poll::poll(&mut self.fds, until_ns, mask) < 0 {
             return -1;
@@ -345,7 +345,7 @@ impl Sets {
     /// Sets the bits of what is ready. Returns their number.
     ///
     /// # Safety
-    /// As [`Sets::of`].
+    /// The contract of [`Sets::of`].
     unsafe fn report(&mut self) -> c_int {
         let mut found = 0;
         for (set, asked, answers) in self.sets.iter().filter(|(set, ..)| !set.is_null()) {

@@ -38,7 +38,7 @@ unsafe fn target(registers: *const u64) -> usize {
 }
 
 /// # Safety
-/// As [`target`].
+/// The contract of [`target`].
 unsafe fn before(registers: *const u64, name: &CStr, found: &AtomicPtr<c_void>) -> *mut c_void {
     if jumps::has_frames() {
         // SAFETY: this function's contract.

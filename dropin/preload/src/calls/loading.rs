@@ -30,8 +30,9 @@ mod by_caller {
     use super::super::forward::{forward, next};
     use crate::{direct_calls, libc_next};
 
-    /// Chooses how to load an object. The loader searches a name without a slash also where the caller's object says,
-    /// so it must see the caller; then this library does not see what was loaded before the program does.
+    /// Chooses how to load an object. The loader searches for a name without a slash also in directories that the
+    /// caller's object names, so the loader must see the caller. Then this library does not inspect the loaded object
+    /// before the program uses it.
     unsafe extern "C" fn before_dlopen(
         file: *const c_char,
         flags: c_int,
@@ -71,7 +72,7 @@ mod by_caller {
     }
 
     unsafe extern "C" fn find_in_object(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-        // SAFETY: `name` is a C string of the program's, and `handle` one that the loader gave it.
+        // SAFETY: `name` is a C string of the program's, and `handle` one that the loader returned to it.
         let found = unsafe { libc_next::symbol(handle, name) };
         if found.is_null() {
             return found;

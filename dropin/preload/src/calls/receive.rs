@@ -19,7 +19,8 @@ pub fn is_refused(buffers: &[iovec]) -> bool {
     buffers.iter().any(|buffer| isize::try_from(buffer.iov_len).is_err())
 }
 
-/// Receives into one buffer, if the descriptor is a connection of ours.
+/// Receives into one buffer, if the descriptor is a connection of this library; `None` if the kernel must execute the
+/// call.
 ///
 /// # Safety
 /// The buffer is the program's.
@@ -34,7 +35,7 @@ unsafe fn into_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> O
 /// Receives into many buffers; `None` as in [`into_one`].
 ///
 /// # Safety
-/// As [`into_one`].
+/// The contract of [`into_one`].
 unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int) -> Option<ssize_t> {
     let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && pointers::can_read(buffers, count))?;
     // SAFETY: `can_read` has found `count` entries at `buffers`; the program leaves the list alone until the call
@@ -50,7 +51,7 @@ unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
 /// Returns whether readv or writev is called for no bytes at all, which the kernel completes without its sockets.
 ///
 /// # Safety
-/// As [`into_one`].
+/// The contract of [`into_one`].
 pub unsafe fn is_empty_call(buffers: *const iovec, count: c_int) -> bool {
     let Ok(count) = usize::try_from(count) else { return false };
     // SAFETY: `can_read` has found `count` entries at `buffers` before they are read; the program leaves them alone

@@ -9,7 +9,7 @@ use super::export;
 use super::receive::{MAX_BUFFERS, VECTOR_FLAGS, is_empty_call, is_refused};
 use crate::{descriptors, errno, io, libc_next, pointers, sock};
 
-/// Sends one buffer, if the descriptor is a connection of ours.
+/// Sends one buffer, if the descriptor is a connection of this library; `None` if the kernel must execute the call.
 ///
 /// # Safety
 /// The buffer is the program's.
@@ -24,7 +24,7 @@ unsafe fn from_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) ->
 /// Sends many buffers; `None` as in [`from_one`].
 ///
 /// # Safety
-/// As [`from_one`].
+/// The contract of [`from_one`].
 unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int) -> Option<ssize_t> {
     let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && pointers::can_read(buffers, count))?;
     // SAFETY: `can_read` has found `count` entries at `buffers`; the program leaves the list alone until the call

@@ -39,7 +39,7 @@ const EXCEPTED: [&str; 19] = [
     "liblsan.so",
     "libtsan.so",
     "libubsan.so",
-    // Tables among its code look like instructions.
+    // Tables in its code decode as instructions.
     "libLLVM",
     // These are libraries of this project, if the program loads them.
     "libibverbs.so",
@@ -122,8 +122,8 @@ pub fn before_unseen_load() {
     }
 }
 
-/// Returns whether the object with an address says where objects that it loads lie (DT_RUNPATH), or any object says so
-/// for all (DT_RPATH).
+/// Returns whether the object with an address names directories of the objects that it loads (DT_RUNPATH), or any
+/// object names directories for all (DT_RPATH).
 pub fn has_search_path(address: usize) -> bool {
     let mut search = PathSearch { address: address as u64, is_found: false };
     // SAFETY: a function of the right type, and a search that outlives the call.
@@ -225,7 +225,7 @@ unsafe extern "C" fn each_object(info: *mut libc::dl_phdr_info, _: usize, search
     if search.state.searched.contains(&object) || info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: the loader's string, and as many program headers as it says.
+    // SAFETY: the loader's string, and the number of program headers that it states.
     let (name, headers) = unsafe {
         let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
         (name.to_string_lossy(), std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize))
@@ -272,7 +272,7 @@ fn uses_sockets(code: &[u8]) -> bool {
     is_found
 }
 
-/// As for x86-64; the number is not searched for.
+/// Returns whether code has a system call instruction; its number is not determined.
 #[cfg(target_arch = "aarch64")]
 fn uses_sockets(code: &[u8]) -> bool {
     const SVC_0: [u8; 4] = 0xD400_0001_u32.to_le_bytes();

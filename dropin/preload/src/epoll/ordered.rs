@@ -180,7 +180,7 @@ impl State {
             self.ordered_calls += 1;
             for at in 0..found {
                 let Entry::Event(event) = self.report_next(self.reported[at]) else { continue };
-                // The list may have come to a member that is listed again since this wait has reported it.
+                // The list may have reached a member that was listed again after this wait has reported it.
                 if let Some(known) = into[..before].iter_mut().find(|known| known.u64 == event.u64) {
                     known.events |= event.events;
                 } else {

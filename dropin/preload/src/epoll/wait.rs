@@ -15,12 +15,12 @@ const KERNEL_PERIOD_NS: u64 = 10_000;
 /// Maximum number of waits that return events before other descriptors are polled.
 const UNPOLLED_WAITS_MAX: u32 = 16;
 
-/// How long a wait may take.
+/// Timeout of a wait.
 #[derive(Clone, Copy)]
 pub struct Timeout {
-    /// As epoll_wait(2) takes it.
+    /// In milliseconds, as epoll_wait(2) takes it.
     ms: c_int,
-    /// When it ends; `None`: never.
+    /// Time at which it ends, in nanoseconds; `None`: never.
     until_ns: Option<u64>,
 }
 
@@ -181,7 +181,7 @@ enum Polled {
 struct KernelPoll {
     /// Number of the program's events; -1: an error.
     found: c_int,
-    /// Whether there were others, of the library's.
+    /// `true` if there were events of the library as well.
     has_tags: bool,
     /// `true` if the kernel may have more.
     is_full: bool,
@@ -248,8 +248,8 @@ impl State {
     ///
     /// A member is not reported before another whose bytes are the cause of its own: members were found ready before
     /// the kernel is polled, so that the kernel has the causes, which are reported first. If there is no capacity for
-    /// the members that were found, they are queued behind those that the kernel lists. If the kernel has
-    /// something, its own causes may have become ready in the meantime: members are searched again.
+    /// the members that were found, they are queued behind those that the kernel lists. If the kernel has events, their
+    /// own causes may have become ready in the meantime: members are searched again.
     fn collect(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> c_int {
         let ready_count = self.ready_count();
         let (mut kept, mut capacity) = (0, into.len());

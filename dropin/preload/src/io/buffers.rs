@@ -36,7 +36,7 @@ pub(super) fn remaining(buffers: &[iovec], from_byte: usize) -> Vec<iovec> {
 
 /// Returns a message with only these buffers, which must outlive it.
 pub(super) fn message_of(buffers: &mut [iovec]) -> msghdr {
-    // SAFETY: zeros are a message without anything.
+    // SAFETY: zeros are a message without buffers, address and control data.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (buffers.as_mut_ptr(), buffers.len() as _);
     message

@@ -31,7 +31,7 @@ pub(super) fn send_rest(fd: c_int, buffers: &[iovec], from_byte: usize, flags: c
 /// Sends by TCP.
 ///
 /// # Safety
-/// As [`send`].
+/// The contract of [`send`].
 pub(super) unsafe fn kernel_send(fd: c_int, buffers: &[iovec], flags: c_int) -> ssize_t {
     match buffers {
         // SAFETY: by this function's contract, the buffers are the program's and can be read until the call returns;
@@ -44,7 +44,7 @@ pub(super) unsafe fn kernel_send(fd: c_int, buffers: &[iovec], flags: c_int) -> 
 /// Receives by TCP.
 ///
 /// # Safety
-/// As [`receive`].
+/// The contract of [`receive`].
 pub(super) unsafe fn kernel_receive(fd: c_int, buffers: &[iovec], flags: c_int) -> ssize_t {
     match buffers {
         // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns;
@@ -110,7 +110,7 @@ fn result_of(received: ssize_t) -> Received {
 /// Receives at most `max_bytes` of the bytes that the kernel has.
 ///
 /// # Safety
-/// As [`receive`].
+/// The contract of [`receive`].
 pub(super) unsafe fn receive_from_kernel(
     fd: c_int,
     buffers: &[iovec],
@@ -133,6 +133,6 @@ pub(super) unsafe fn receive_from_kernel(
 /// Queries the kernel for bytes to receive, without consuming them.
 pub(super) fn peek(fd: c_int) -> Received {
     let mut byte = 0_u8;
-    // SAFETY: one byte of ours.
+    // SAFETY: one byte of this function.
     result_of(unsafe { libc_next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) })
 }

@@ -175,7 +175,7 @@ fn receive_zero_bytes(fd: c_int, sock: &Sock, link: &Link, flags: c_int) -> Call
 }
 
 /// # Safety
-/// As [`receive`].
+/// The contract of [`receive`].
 unsafe fn receive_now(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usize, flags: c_int) -> Received {
     if let Some(link) = sock.link() {
         // SAFETY: by this function's contract, the buffers are the program's and can be written until the call returns.
@@ -188,14 +188,14 @@ unsafe fn receive_now(fd: c_int, sock: &Sock, buffers: &[iovec], from_byte: usiz
     unsafe { receive_from_kernel(fd, buffers, from_byte, usize::MAX, flags) }
 }
 
-/// How long the kernel's report of an empty receive queue is used by a thread that polls repeatedly.
+/// Period for which a thread that polls repeatedly uses the kernel's report of an empty receive queue.
 const KERNEL_CHECK_PERIOD_NS: u64 = 20_000;
 
 /// Maximum number of times that a receive polls again.
 const POLLS_MAX: u32 = 4;
 
 /// # Safety
-/// As [`receive`].
+/// The contract of [`receive`].
 unsafe fn receive_before_ring(
     fd: c_int,
     link: &Link,
@@ -219,7 +219,7 @@ unsafe fn receive_before_ring(
 /// read as an empty socket.
 ///
 /// # Safety
-/// As [`receive`].
+/// The contract of [`receive`].
 unsafe fn receive_paired(
     fd: c_int,
     sock: &Sock,
@@ -320,7 +320,7 @@ fn end_with_unannounced(fd: c_int, sock: &Sock) -> Received {
 /// Receives the bytes that the kernel has after those of the ring into the rest of the buffers. Returns their number.
 ///
 /// # Safety
-/// As [`receive`].
+/// The contract of [`receive`].
 unsafe fn receive_after_ring(
     fd: c_int,
     sock: &Sock,

@@ -76,7 +76,7 @@ fn is_ring_begun(fd: c_int, sock: &Sock, link: &Link) -> bool {
 }
 
 /// # Safety
-/// As [`send`].
+/// The contract of [`send`].
 unsafe fn send_in_ring(fd: c_int, sock: &Sock, link: &Link, buffers: &[iovec], flags: c_int) -> CallOutcome {
     let (all, mut done) = (len_bytes(buffers), 0);
     let mut wait = None;

@@ -66,7 +66,7 @@ impl Wait {
     }
 
     /// Waits for `count` bytes, or an end, for [`PEEK_PERIOD_NS`] at most: some of the bytes may arrive by TCP. Returns
-    /// whether they are there.
+    /// whether they are available.
     pub(super) fn wait_for_bytes(&self, count: usize) -> Result<bool, c_int> {
         let until_ns = clock::now_ns() + PEEK_PERIOD_NS;
         let until_ns = self.until_ns.map_or(until_ns, |until| until.min(until_ns));
@@ -78,7 +78,7 @@ impl Wait {
         self.wait_with(until_ns, 0)
     }
 
-    /// As [`Wait::wait_until`]; fewer than `enough_bytes` bytes are none.
+    /// Like [`Wait::wait_until`], but fewer than `enough_bytes` bytes do not count.
     fn wait_with(&self, until_ns: Option<u64>, enough_bytes: u64) -> Result<bool, c_int> {
         let handlers = signals::handlers();
         // A call with a timeout ends with EINTR, whichever handler runs.

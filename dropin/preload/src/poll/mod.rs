@@ -180,7 +180,7 @@ fn store_results(fds: &mut [pollfd], waited: &[Waited], kernel: &[pollfd], rings
     fds.iter().filter(|entry| entry.revents != 0).count() as c_int
 }
 
-/// Sleeps until something may have happened; -1: `errno` is set.
+/// Sleeps until a descriptor may be ready; -1: `errno` is set.
 fn sleep(
     fds: &mut [pollfd],
     waited: &[Waited],

@@ -39,7 +39,7 @@ fn addresses_within_host(fd: c_int, requested: Option<SocketAddr>) -> Option<(So
     if descriptors::has_stream(fd) || confined::is_confined() || !protocols::is_tcp(fd) {
         return None;
     }
-    // SAFETY: the program's descriptor, for two questions; a wrong one is answered by an error.
+    // SAFETY: the program's descriptor, for two queries; the kernel returns an error for a wrong one.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let local = canonical(SocketAddr::try_from(rustix::net::getsockname(fd).ok()?).ok()?);
     let peer = rustix::net::getpeername(fd).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());

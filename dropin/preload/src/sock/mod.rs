@@ -73,7 +73,7 @@ pub struct Sock {
     fds: AtomicU32,
     /// Socket by which the accepting end finds the connecting one; -1: none.
     rendezvous_fd: AtomicI32,
-    /// Whether `rendezvous_fd` is a connection with the accepting end, which is about to send.
+    /// `true` if `rendezvous_fd` is a connection with the accepting end, which is about to send.
     is_rendezvous_connected: AtomicBool,
     /// Number of attempts to pair.
     pairing_tries: AtomicU32,
@@ -81,9 +81,9 @@ pub struct Sock {
     pub usage: Usage,
     /// `true` if `addresses` and `block` are written.
     is_described: AtomicBool,
-    /// Threads that are, or may soon be, inside of the kernel's TCP with it.
+    /// Number of threads that are, or may soon be, in a call that receives by the kernel's TCP.
     kernel_receivers: AtomicU32,
-    /// As `kernel_receivers`.
+    /// Number of threads that are, or may soon be, in a call that sends by the kernel's TCP.
     kernel_senders: AtomicU32,
     /// Threads that sleep in poll for it.
     pub waiters: Waiters,
@@ -105,7 +105,7 @@ pub struct Sock {
 }
 
 // SAFETY: the cells are written once by the thread that has set `is_pairing`, before `is_described` (`addresses`,
-// `block`) or `stage` (`link`) says so, and emptied after the last use; everything else is atomic.
+// `block`) or `stage` (`link`) is stored, and emptied after the last use; everything else is atomic.
 unsafe impl Sync for Sock {}
 
 // SAFETY: as for `Sync`, the cells are written by one thread before others read them, whichever thread that is; what
@@ -193,7 +193,7 @@ impl Sock {
         if self.stage() != Stage::Paired {
             return None;
         }
-        // SAFETY: written before the stage said so, and not again while there is a use of the socket.
+        // SAFETY: written before the stage was stored, and not again while there is a use of the socket.
         unsafe { (*self.link.get()).as_ref() }
     }
 
@@ -342,7 +342,7 @@ impl Sock {
         (fd >= 0).then(|| Rendezvous { fd, is_connected: self.is_rendezvous_connected.load(Acquire) })
     }
 
-    /// Closes the listening rendezvous socket; a connection with the accepting end takes its place.
+    /// Replaces the listening rendezvous socket by a connection with the accepting end.
     pub fn replace_rendezvous(&self, connected: RawFd) {
         self.close_rendezvous();
         self.rendezvous_fd.store(connected, SeqCst);
@@ -476,7 +476,7 @@ impl Sock {
             // The kernel's own error is of the same reset, and must not be reported a second time.
             let error = crate::tcp::take_error(fd);
             self.set_pending_error(if error == 0 { libc::ECONNRESET } else { error });
-            // From here on the kernel answers as after a reset.
+            // Afterwards the kernel returns what it returns after a reset.
             // SAFETY: no memory is involved.
             unsafe { crate::libc_next::shutdown(fd, libc::SHUT_RDWR) };
         }
