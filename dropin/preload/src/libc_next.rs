@@ -233,7 +233,7 @@ real! {
     fn execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
     fn fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
     fn execveat(
-        folder: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
+        directory: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
         flags: c_int
     ) -> c_int;
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int;

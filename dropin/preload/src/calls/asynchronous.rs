@@ -61,11 +61,6 @@ export! {
         }
     }
 
-    fn aio_read64(block: *mut aiocb) -> c_int {
-        // SAFETY: the caller's block, of the same type where offsets have 64 bits.
-        unsafe { aio_read(block) }
-    }
-
     fn aio_write(block: *mut aiocb) -> c_int {
         // SAFETY: the caller's block, which `aio_write` requires.
         unsafe {
@@ -74,22 +69,12 @@ export! {
         }
     }
 
-    fn aio_write64(block: *mut aiocb) -> c_int {
-        // SAFETY: the caller's block, of the same type where offsets have 64 bits.
-        unsafe { aio_write(block) }
-    }
-
     fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
         // SAFETY: the caller's list, which `lio_listio` requires.
         unsafe {
             before_list(list, count);
             libc_next::lio_listio(mode, list, count, event)
         }
-    }
-
-    fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
-        // SAFETY: the caller's list, of the same type where offsets have 64 bits.
-        unsafe { lio_listio(mode, list, count, event) }
     }
 
     // In front of the function of libaio.

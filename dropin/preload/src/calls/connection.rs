@@ -202,10 +202,4 @@ export! {
         }
         done
     }
-
-    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-        // SAFETY: `fcntl` takes the same arguments, for the same commands: on 64-bit systems `off_t` is 64 bits long
-        // for both.
-        unsafe { fcntl(fd, command, argument) }
-    }
 }

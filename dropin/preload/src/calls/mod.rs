@@ -36,3 +36,21 @@ macro_rules! export {
     };
 }
 use export;
+
+/// Exports functions that call `before`, and then the C library's function with their arguments.
+macro_rules! export_before {
+    ($before:path: $($(#[$attribute:meta])* fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
+        $crate::calls::export! {
+            $(
+                $(#[$attribute])*
+                fn $name($($arg: $ty),*) -> $ret {
+                    $before();
+                    // SAFETY: the C library's function of that name has the contract of this one, whose arguments it
+                    // gets unchanged.
+                    unsafe { $crate::libc_next::$name($($arg),*) }
+                }
+            )*
+        }
+    };
+}
+use export_before;

@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{FILE, pid_t};
 
-use super::export;
 use super::opening::with_free_fd_for;
+use super::{export, export_before};
 use crate::{descriptors, libc_next};
 
 /// Returns whether `clone` with these flags creates a process, with memory or descriptors of its own.
@@ -14,29 +14,37 @@ pub(super) fn copies_descriptors(flags: c_int) -> bool {
     flags & THREAD != THREAD
 }
 
-export! {
+export_before! { descriptors::before_spawn:
     fn posix_spawn(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
-        arguments: *const *mut c_char, variables: *const *mut c_char,
-    ) -> c_int {
-        descriptors::before_spawn();
-        // SAFETY: the strings and lists are the program's, unchanged, and not read here: they end where
-        // posix_spawn(3) requires it. `pid`, `actions` and `attributes` are null or the program's objects, which the C
-        // library alone uses.
-        unsafe { libc_next::posix_spawn(pid, path, actions, attributes, arguments, variables) }
-    }
-
+        arguments: *const *mut c_char, variables: *const *mut c_char
+    ) -> c_int;
     fn posix_spawnp(
         pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
-        arguments: *const *mut c_char, variables: *const *mut c_char,
-    ) -> c_int {
-        descriptors::before_spawn();
-        // SAFETY: the strings and lists are the program's, unchanged, and not read here: they end where
-        // posix_spawnp(3) requires it. `pid`, `actions` and `attributes` are null or the program's objects, which the C
-        // library alone uses.
-        unsafe { libc_next::posix_spawnp(pid, file, actions, attributes, arguments, variables) }
-    }
+        arguments: *const *mut c_char, variables: *const *mut c_char
+    ) -> c_int;
+    fn system(command: *const c_char) -> c_int;
+    fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> c_int;
+}
 
+export_before! { descriptors::before_raw_fork:
+    // Without the handlers of a fork.
+    fn _Fork() -> pid_t;
+}
+
+export_before! { descriptors::before_exec:
+    fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    fn execveat(
+        directory: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
+        flags: c_int
+    ) -> c_int;
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    fn fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+}
+
+export! {
     // The child gets this descriptor by another number, whatever its flags are.
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
         descriptors::record_spawn_action(fd);
@@ -44,74 +52,10 @@ export! {
         unsafe { libc_next::posix_spawn_file_actions_adddup2(actions, fd, new) }
     }
 
-    fn system(command: *const c_char) -> c_int {
-        descriptors::before_spawn();
-        // SAFETY: `command` is null or a string of the program's, which the C library alone reads.
-        unsafe { libc_next::system(command) }
-    }
-
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
         descriptors::before_spawn();
         // SAFETY: both strings are the program's, which the C library alone reads.
         with_free_fd_for(|| unsafe { libc_next::popen(command, mode) })
-    }
-
-    fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> c_int {
-        descriptors::before_spawn();
-        // SAFETY: `words` is a string of the program's, and `into` its `wordexp_t`; the C library alone uses them.
-        unsafe { libc_next::wordexp(words, into, flags) }
-    }
-
-    // Without the handlers of a fork.
-    fn _Fork() -> pid_t {
-        descriptors::before_raw_fork();
-        // SAFETY: no arguments; what the child may do is the caller's concern.
-        unsafe { libc_next::_Fork() }
-    }
-
-    fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists are the program's, unchanged; the kernel reads them, and fails with EFAULT if
-        // it cannot.
-        unsafe { libc_next::execve(path, arguments, variables) }
-    }
-
-    fn execveat(
-        folder: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
-        flags: c_int,
-    ) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists are the program's, unchanged; the kernel reads them, and fails with EFAULT if
-        // it cannot.
-        unsafe { libc_next::execveat(folder, path, arguments, variables, flags) }
-    }
-
-    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists, which end with a null pointer, are the program's, unchanged; the C library
-        // alone reads them.
-        unsafe { libc_next::execv(path, arguments) }
-    }
-
-    fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists, which end with a null pointer, are the program's, unchanged; the C library
-        // alone reads them.
-        unsafe { libc_next::execvp(file, arguments) }
-    }
-
-    fn execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists, which end with a null pointer, are the program's, unchanged; the C library
-        // alone reads them.
-        unsafe { libc_next::execvpe(file, arguments, variables) }
-    }
-
-    fn fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists are the program's, unchanged; the kernel reads them, and fails with EFAULT if
-        // it cannot.
-        unsafe { libc_next::fexecve(fd, arguments, variables) }
     }
 }
 

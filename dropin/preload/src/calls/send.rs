@@ -184,11 +184,6 @@ export! {
         unsafe { libc_next::sendfile(out, from, offset, len) }
     }
 
-    fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
-        // SAFETY: `sendfile` takes the same arguments: `off_t` is 64 bits long.
-        unsafe { sendfile(out, from, offset, len) }
-    }
-
     fn splice(
         from: c_int, from_at: *mut i64, into: c_int, into_at: *mut i64, len: size_t, flags: c_uint,
     ) -> ssize_t {
