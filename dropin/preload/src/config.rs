@@ -1,4 +1,4 @@
-//! Which connections the program lets go through shared memory: variables, read once.
+//! Settings from environment variables, which are read once.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -12,13 +12,13 @@ const EXCEPT: &str = "FARCALL_RUN_EXCEPT";
 
 /// Set: code of the program that can make system calls itself does not use connections.
 const ALLOW_DIRECT_CALLS: &str = "FARCALL_RUN_ALLOW_DIRECT_CALLS";
-/// Number of uses of a connection after which its ends meet.
+/// Number of transfers of a connection after which its ends pair.
 const AFTER: &str = "FARCALL_RUN_AFTER";
-/// Default of [`AFTER`]: a meeting costs about as much as 16 round trips by TCP, so a connection that ends right after
-/// it has cost at most about twice as much as without.
-const USES_BEFORE_MEETING: u32 = 32;
+/// Default of [`AFTER`]: pairing costs about as much as 16 round trips by TCP, so a connection that ends right after it
+/// has cost at most about twice as much as without.
+const TRANSFERS_BEFORE_PAIRING: u32 = 32;
 /// Maximum of [`AFTER`].
-const MAX_USES_BEFORE_MEETING: u32 = 1 << 20;
+const MAX_TRANSFERS_BEFORE_PAIRING: u32 = 1 << 20;
 
 /// Set: connections that end before they have lasted are listed, too, which costs some system calls for each.
 const REPORT: &str = "FARCALL_RUN_REPORT";
@@ -26,7 +26,7 @@ const REPORT: &str = "FARCALL_RUN_REPORT";
 struct Config {
     reports: bool,
     is_off: bool,
-    uses_before_meeting: u32,
+    transfers_before_pairing: u32,
     only: Option<Vec<u16>>,
     except: Vec<u16>,
     allows_direct_calls: bool,
@@ -45,14 +45,14 @@ fn config() -> &'static Config {
             .and_then(|path| path.file_name())
             .map(|name| name.to_string_lossy().into_owned());
         let is_excepted = name.is_some_and(|name| except.split(',').any(|word| word.trim() == name));
-        // SAFETY: asks for a number that the process was started with.
+        // SAFETY: returns a number that the kernel passed at the start of the process.
         let is_privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
         let after = trusted_variable(AFTER).and_then(|uses| uses.to_str()?.trim().parse().ok());
         Config {
             reports: trusted_variable(REPORT).is_some_and(|value| !value.is_empty()),
             is_off: is_excepted || is_privileged,
-            uses_before_meeting: after
-                .map_or(USES_BEFORE_MEETING, |uses: u32| uses.min(MAX_USES_BEFORE_MEETING)),
+            transfers_before_pairing: after
+                .map_or(TRANSFERS_BEFORE_PAIRING, |uses: u32| uses.min(MAX_TRANSFERS_BEFORE_PAIRING)),
             only: list(ONLY).map(|only| ports(&only)),
             except: ports(&except),
             allows_direct_calls: list(ALLOW_DIRECT_CALLS).is_some_and(|value| value != "0"),
@@ -70,9 +70,9 @@ pub fn reports() -> bool {
     config().reports
 }
 
-/// Returns the number of uses of a connection, at the accepting end, after which its ends meet.
-pub fn uses_before_meeting() -> u32 {
-    config().uses_before_meeting
+/// Returns the number of transfers, at the accepting end, after which the ends of a connection pair.
+pub fn transfers_before_pairing() -> u32 {
+    config().transfers_before_pairing
 }
 
 /// Returns whether connections to a service may be moved.

@@ -1,14 +1,13 @@
 //! Descriptors of connections that are closed, duplicated or passed to another process.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use farcall_stats::PathReason;
 
 use crate::fd_set::FdSet;
-use crate::sock::{self, STRAYED, Sock};
+use crate::sock::{self, Sock};
 use crate::tcp::Traffic;
-use crate::{confined, door, epoll, io, meet, own_fds, real, tcp, thread};
+use crate::{confined, doorbell, epoll, libc_next, own_fds, protocols, tcp, thread};
 
 /// Descriptors of streams that the program opened (`fdopen`).
 static STREAMS: FdSet = FdSet::new();
@@ -23,38 +22,38 @@ pub fn has_stream(fd: c_int) -> bool {
 }
 
 /// Called after a stream was opened with a descriptor.
-pub fn stream_opened(fd: c_int) {
+pub fn after_stream_open(fd: c_int) {
     STREAMS.insert(fd);
     if let Some(sock) = sock::get(fd) {
-        hand_on(fd, &sock, PathReason::Stream);
+        return_to_kernel(fd, &sock, PathReason::Stream);
     }
 }
 
 /// Called before a stream and its descriptor are closed.
-pub fn stream_closing(fd: c_int) {
+pub fn before_stream_close(fd: c_int) {
     STREAMS.remove(fd);
-    closing(fd);
+    before_close(fd);
 }
 
 /// Returns whether a descriptor does not concern the library.
-pub fn is_foreign(fd: c_int) -> bool {
+pub fn is_untracked(fd: c_int) -> bool {
     !epoll::is_known(fd) && sock::get(fd).is_none()
 }
 
 /// Called before a descriptor is closed, or its number is reused for another one.
-pub fn closing(fd: c_int) {
-    meet::forget_protocol(fd);
+pub fn before_close(fd: c_int) {
+    protocols::forget(fd);
     // A child between vfork and exec closes its own.
-    if is_foreign(fd) || confined::is_confined() || thread::is_borrowed() {
+    if is_untracked(fd) || confined::is_confined() || thread::is_vfork_child() {
         if confined::is_confined() {
             // Its doorbells stay open until the process ends.
             std::mem::forget(sock::take(fd));
         }
         return;
     }
-    epoll::closing(fd);
+    epoll::before_close(fd);
     if let Some(sock) = sock::take(fd)
-        && sock.fds.load(Acquire) == 0
+        && sock.descriptors() == 0
         && !sock.is_inherited()
     {
         end(fd, &sock);
@@ -67,16 +66,16 @@ fn record_traffic(fd: c_int, sock: &Sock) -> Option<Traffic> {
     sock.addresses()?;
     let traffic = tcp::traffic(fd)?;
     if !traffic.was_established {
-        sock.stay(PathReason::NotEstablished);
+        sock.stay_on_tcp(PathReason::NotEstablished);
     }
-    if let Some(shown) = sock.shown() {
-        shown.tcp_sent_bytes.set(traffic.sent_bytes);
-        shown.tcp_received_bytes.set(traffic.received_bytes);
+    if let Some(stats) = sock.stats() {
+        stats.tcp_sent_bytes.set(traffic.sent_bytes);
+        stats.tcp_received_bytes.set(traffic.received_bytes);
     }
     Some(traffic)
 }
 
-/// Called when the process ends: connections that it leaves open have sent and received all that they will.
+/// Called when the process ends: records the traffic of connections that it leaves open.
 pub extern "C" fn at_exit() {
     if !confined::is_confined() {
         sock::each(|fd, sock| {
@@ -88,32 +87,31 @@ pub extern "C" fn at_exit() {
 /// Called before the last descriptor of a connection in this process is closed.
 fn end(fd: c_int, sock: &Sock) {
     let traffic = record_traffic(fd, sock);
-    sock.stay(PathReason::ShutDown);
+    sock.stay_on_tcp(PathReason::ShutDown);
     let Some(link) = sock.link() else { return };
-    if traffic.is_some_and(|traffic| link.out.was_passed_by(traffic.sent_bytes)) {
-        // The place of these bytes among those of the ring is not known to the peer.
-        link.words.store(STRAYED, 1, SeqCst);
+    if traffic.is_some_and(|traffic| link.outgoing.was_bypassed(traffic.sent_bytes)) {
+        link.announce_bypass();
     }
-    if !sock.is_forked.load(Relaxed) {
-        if link.inn.look().unread_bytes > 0 {
-            // As TCP does it: what is not received any more resets the connection.
+    if !sock.is_forked() {
+        if link.incoming.snapshot().unread_bytes > 0 {
+            // Like TCP: bytes that are not received reset the connection.
             let linger = libc::linger { l_onoff: 1, l_linger: 0 };
             let (value, len) = ((&raw const linger).cast(), size_of::<libc::linger>() as libc::socklen_t);
-            // SAFETY: a linger of ours.
-            unsafe { real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, len) };
+            // SAFETY: a linger of this function.
+            unsafe { libc_next::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, len) };
         }
-        link.words.store(link.own_end, 1, SeqCst);
+        link.announce_end();
     }
     sock.demote(PathReason::ShutDown);
 }
 
 /// Called after `connect` has dissolved the connection of its socket (AF_UNSPEC): like the kernel's end of it, its
 /// rings end with a reset for the peer, and the next connection of the socket is a new one.
-pub fn dissociated(fd: c_int) {
+pub fn after_disconnect(fd: c_int) {
     let Some(sock) = sock::get(fd) else { return };
     sock.demote(PathReason::ShutDown);
     let mut fds = vec![fd];
-    if sock.fds.load(Acquire) > 1 {
+    if sock.descriptors() > 1 {
         sock::each(|other, of_other| {
             if std::ptr::eq::<Sock>(&**of_other, &*sock) {
                 fds.push(other);
@@ -127,11 +125,11 @@ pub fn dissociated(fd: c_int) {
 }
 
 /// Called after a descriptor was duplicated.
-pub fn duplicated(old: c_int, new: c_int) {
-    if thread::is_borrowed() {
+pub fn after_dup(old: c_int, new: c_int) {
+    if thread::is_vfork_child() {
         // A child between vfork and exec prepares its descriptors for another program.
         if let Some(sock) = sock::get(old) {
-            hand_on(old, &sock, PathReason::Executed);
+            return_to_kernel(old, &sock, PathReason::Executed);
         }
         return;
     }
@@ -139,64 +137,64 @@ pub fn duplicated(old: c_int, new: c_int) {
         && let Some(sock) = sock::get(old)
     {
         if has_stream(new) {
-            hand_on(old, &sock, PathReason::Stream);
+            return_to_kernel(old, &sock, PathReason::Stream);
         }
         sock.demote(PathReason::Duplicated);
         sock::put(new, &sock);
     }
-    epoll::duplicated(old, new);
+    epoll::after_dup(old, new);
 }
 
 /// Called before the program takes a number that a descriptor of the library has. Returns whether the library released
 /// it and no thread uses it any more.
-pub fn give_up(fd: c_int) -> bool {
-    if !own_fds::is_ours(fd) || thread::is_borrowed() {
+pub fn release_number(fd: c_int) -> bool {
+    if !own_fds::is_own(fd) || thread::is_vfork_child() {
         return false;
     }
-    door::before_loss(fd);
+    doorbell::before_release(fd);
     sock::each(|_, sock| {
-        if sock.link().is_some_and(|link| link.door.fd() == fd) {
+        if sock.link().is_some_and(|link| link.doorbell.fd() == fd) {
             sock.demote(PathReason::NoResources);
         }
-        if sock.meeting_fd.load(Acquire) == fd {
-            sock.stay(PathReason::NoResources);
+        if sock.rendezvous().is_some_and(|rendezvous| rendezvous.fd == fd) {
+            sock.stay_on_tcp(PathReason::NoResources);
         }
     });
-    own_fds::forget(fd)
+    own_fds::abandon(fd)
 }
 
 /// Called after the program opened a descriptor: the library releases its descriptors whose numbers the program may
 /// need soon; their connections return to TCP.
-pub fn make_way(fd: c_int) {
-    while let Some(ours) = own_fds::in_the_way_of(fd).filter(|_| !thread::is_borrowed()) {
-        close_own(ours);
+pub fn release_near(fd: c_int) {
+    while let Some(own_fd) = own_fds::lowest_near(fd).filter(|_| !thread::is_vfork_child()) {
+        close_own(own_fd);
     }
 }
 
 /// Called when the kernel had no descriptor left for the program: releases one of the library's. Returns whether there
 /// was one.
-pub fn make_way_for_one() -> bool {
-    let ours = own_fds::next_from(0).filter(|_| !thread::is_borrowed());
-    if let Some(ours) = ours {
-        close_own(ours as c_int);
+pub fn release_one() -> bool {
+    let own_fd = own_fds::next_from(0).filter(|_| !thread::is_vfork_child());
+    if let Some(own_fd) = own_fd {
+        close_own(own_fd as c_int);
     }
-    ours.is_some()
+    own_fd.is_some()
 }
 
 fn close_own(fd: c_int) {
-    if give_up(fd) {
+    if release_number(fd) {
         // SAFETY: it was the library's, no thread uses it any more, and the program does not know of it.
-        unsafe { real::close(fd) };
+        unsafe { libc_next::close(fd) };
     }
 }
 
 /// Returns a connection to TCP, because other processes can only use the kernel's socket. Bytes that were received but
-/// not read are not there: the connection then ends, because bytes would be missing.
-pub fn hand_on(fd: c_int, sock: &Sock, why: PathReason) {
+/// not read are in the ring: the connection then ends, because these bytes would be missing.
+pub fn return_to_kernel(fd: c_int, sock: &Sock, why: PathReason) {
     sock.demote(why);
-    if io::unread_bytes(sock) > 0 {
+    if sock.unread_bytes() > 0 {
         // SAFETY: no memory is involved.
-        unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
+        unsafe { libc_next::shutdown(fd, libc::SHUT_RDWR) };
     }
 }
 
@@ -204,7 +202,7 @@ pub fn hand_on(fd: c_int, sock: &Sock, why: PathReason) {
 fn each_inherited(mut with: impl FnMut(c_int, &Sock)) {
     sock::each(|fd, sock| {
         // SAFETY: no memory is involved.
-        let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
+        let flags = unsafe { libc_next::fcntl(fd, libc::F_GETFD, 0) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
             with(fd, sock);
         }
@@ -216,18 +214,18 @@ pub fn before_spawn() {
     each_inherited(|_, sock| sock.demote(PathReason::Executed));
     sock::each(|fd, sock| {
         if SPAWNED_WITH.contains(fd) {
-            hand_on(fd, sock, PathReason::Executed);
+            return_to_kernel(fd, sock, PathReason::Executed);
         }
     });
 }
 
-/// A list of file actions gives a descriptor to a child, which may be spawned later and more than once.
-pub fn spawns_with(fd: c_int) {
+/// Called when a list of file actions passes a descriptor to a child, which may be spawned later and more than once.
+pub fn record_spawn_action(fd: c_int) {
     SPAWNED_WITH.insert(fd);
 }
 
 /// Called before a process with the same connections is created without fork handlers.
-pub fn before_unseen_fork() {
+pub fn before_raw_fork() {
     sock::before_fork();
     sock::each(|_, sock| sock.demote(PathReason::Forked));
 }
@@ -235,11 +233,11 @@ pub fn before_unseen_fork() {
 /// Called before another program replaces this one in the process.
 pub fn before_exec() {
     each_inherited(|fd, sock| {
-        if sock.is_inherited() || sock.is_forked.load(Relaxed) || thread::is_borrowed() {
-            // Others have it, too, and may read what is left.
+        if sock.is_inherited() || sock.is_forked() || thread::is_vfork_child() {
+            // Other processes have it as well, and may read the remaining bytes.
             sock.demote(PathReason::Executed);
         } else {
-            hand_on(fd, sock, PathReason::Executed);
+            return_to_kernel(fd, sock, PathReason::Executed);
         }
     });
 }

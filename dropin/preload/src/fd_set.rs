@@ -2,9 +2,10 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
-use crate::sock::FDS;
+/// Number of descriptors that the library knows; it leaves those from this number on to the kernel.
+pub const FDS: usize = 65_536;
 
 /// A set of descriptors below [`FDS`], without a lock.
 pub struct FdSet([AtomicU64; FDS / 64]);
@@ -18,7 +19,7 @@ impl FdSet {
     /// Returns whether it has a descriptor.
     #[inline]
     pub fn contains(&self, fd: c_int) -> bool {
-        self.0.get(fd as usize / 64).is_some_and(|bits| bits.load(Relaxed) & (1 << (fd % 64)) != 0)
+        self.0.get(fd as usize / 64).is_some_and(|bits| bits.load(SeqCst) & (1 << (fd % 64)) != 0)
     }
 
     /// Adds a descriptor.
@@ -28,10 +29,9 @@ impl FdSet {
         }
     }
 
-    /// Removes a descriptor.
-    pub fn remove(&self, fd: c_int) {
-        if let Some(bits) = self.0.get(fd as usize / 64) {
-            bits.fetch_and(!(1 << (fd % 64)), SeqCst);
-        }
+    /// Removes a descriptor. Returns whether the set had it.
+    pub fn remove(&self, fd: c_int) -> bool {
+        let bit = 1 << (fd % 64);
+        self.0.get(fd as usize / 64).is_some_and(|bits| bits.fetch_and(!bit, SeqCst) & bit != 0)
     }
 }

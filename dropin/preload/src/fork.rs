@@ -3,21 +3,21 @@
 use std::cell::RefCell;
 use std::sync::Once;
 
-use crate::{confined, descriptors, direct_calls, epoll, sleepers, sock, thread};
+use crate::{confined, descriptors, direct_calls, epoll, sock, thread, waiters};
 
 /// A lock that is held while a thread forks.
-trait Held {}
-impl<T> Held for T {}
+trait RingLock {}
+impl<T> RingLock for T {}
 
 thread_local! {
-    static HELD: RefCell<Option<Box<dyn Held>>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<Box<dyn RingLock>>> = const { RefCell::new(None) };
 }
 
 /// Makes forks known, before the first object that they concern.
 pub fn prepare() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
-        thread::begin();
+        thread::record_process();
         // SAFETY: handlers of the right types, in a library that is never unloaded.
         unsafe {
             libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
@@ -31,7 +31,7 @@ extern "C" fn before() {
     let held = (
         epoll::lock_for_fork(),
         sock::lock_for_fork(),
-        sleepers::lock_for_fork(),
+        waiters::lock_for_fork(),
         direct_calls::lock_for_fork(),
         farcall_stats::lock_for_fork(),
         farcall_shm::fork::lock(),
@@ -50,6 +50,6 @@ extern "C" fn in_child() {
         farcall_stats::renew_in_child();
     }
     epoll::enter_child();
-    sleepers::enter_child();
+    waiters::enter_child();
     direct_calls::enter_child();
 }

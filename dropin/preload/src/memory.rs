@@ -1,4 +1,4 @@
-//! The memory of a ring, as the ring uses it: models put loom's in its place (`tests/ring_model.rs`).
+//! Memory of a ring, as the ring uses it. Models replace it by loom's (`tests/ring_model.rs`).
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ pub use farcall_shm::AtomicChange;
 pub struct Memory(SharedMem);
 
 impl Memory {
-    /// Uses it.
+    /// Creates the view of a mapping.
     pub fn new(mem: SharedMem) -> Self {
         Self(mem)
     }
@@ -27,7 +27,7 @@ impl Memory {
         self.0.fetch_or(at, bits, order)
     }
 
-    /// Acquires and releases. Whether it was `current`.
+    /// Stores `new` if the word is `current`, with acquire and release ordering. Returns whether it was.
     pub fn compare_exchange(&self, at: usize, current: u64, new: u64) -> bool {
         self.0.compare_exchange(at, current, new)
     }
@@ -38,7 +38,7 @@ impl Memory {
         unsafe { update_word(self.0.range(at, 8), change) }
     }
 
-    /// Allocates a range, if it is not. Whether it can be accessed now.
+    /// Allocates a range if it is not allocated. Returns whether it can be accessed now.
     pub fn populate(&self, at: usize, len_bytes: usize) -> bool {
         self.0.populate(at, len_bytes).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Descriptors of the library's own: out of the way of the program's, which does not know of them.
+//! Descriptors of the library, with numbers that the program is unlikely to need.
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use rustix::io;
 
-use crate::sock::FDS;
+use crate::fd_set::{FDS, FdSet};
 
-static OURS: [AtomicU64; FDS / 64] = [const { AtomicU64::new(0) }; FDS / 64];
+static OWN: FdSet = FdSet::new();
 static COUNT: AtomicU64 = AtomicU64::new(0);
 /// Lowest number that the library has had.
 static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
-/// Lowest number that the library may still have: lower ones were given up.
+/// Lowest number that the library may still have: lower ones were released.
 static NEXT: AtomicI32 = AtomicI32::new(0);
-/// Threads that are inside of [`while_ours`].
-static INSIDE: AtomicU32 = AtomicU32::new(0);
+/// Threads that are inside of [`while_own`].
+static CALLS: AtomicU32 = AtomicU32::new(0);
 
 /// Number of descriptors that a program may open between two connections before one of them has the number of one of
 /// the library's.
@@ -24,36 +24,36 @@ const SLACK: c_int = 32;
 
 /// Returns whether a descriptor belongs to the library.
 #[inline]
-pub fn is_ours(fd: c_int) -> bool {
-    OURS.get(fd as usize / 64).is_some_and(|bits| bits.load(Relaxed) & (1 << (fd % 64)) != 0)
+pub fn is_own(fd: c_int) -> bool {
+    OWN.contains(fd)
 }
 
 /// Returns whether the library has any descriptors.
-pub fn are_there() -> bool {
+pub fn exist() -> bool {
     COUNT.load(Relaxed) > 0
 }
 
-/// Moves a descriptor to the upper quarter of all that the process may have; `None` if the library has all of these. As
-/// the program comes near, the library gives them up (`descriptors::make_way`).
-pub fn keep(fd: OwnedFd) -> Option<RawFd> {
+/// Moves a descriptor to the upper quarter of all that the process may have; `None` if the library has all of these.
+/// When the program opens numbers near them, the library releases them (`descriptors::release_near`).
+pub fn adopt(fd: OwnedFd) -> Option<RawFd> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let limit = limit.min(FDS as u64);
-    let kept = (COUNT.load(Relaxed) < limit / 4)
+    let moved = (COUNT.load(Relaxed) < limit / 4)
         .then(|| io::fcntl_dupfd_cloexec(&fd, NEXT.load(SeqCst).max((limit / 4 * 3) as c_int)).ok());
-    let kept = kept.flatten().map(IntoRawFd::into_raw_fd);
-    // By the kernel's call: the C library's `close` is ours.
-    // SAFETY: given up by its owner.
+    let moved = moved.flatten().map(IntoRawFd::into_raw_fd);
+    // By the system call: `close` of the C library is replaced by this library's.
+    // SAFETY: its owner passes it to this function.
     unsafe { io::close(fd.into_raw_fd()) };
-    let kept = kept?;
-    OURS.get(kept as usize / 64)?.fetch_or(1 << (kept % 64), SeqCst);
+    let moved = moved?;
+    OWN.insert(moved);
     COUNT.fetch_add(1, Relaxed);
-    LOWEST.fetch_min(kept, Relaxed);
-    Some(kept)
+    LOWEST.fetch_min(moved, Relaxed);
+    Some(moved)
 }
 
 /// Returns the lowest descriptor of the library if the program, which has just opened `fd`, may soon need its number.
 #[inline]
-pub fn in_the_way_of(fd: c_int) -> Option<RawFd> {
+pub fn lowest_near(fd: c_int) -> Option<RawFd> {
     if fd.saturating_add(SLACK) < LOWEST.load(Relaxed) {
         return None;
     }
@@ -62,11 +62,9 @@ pub fn in_the_way_of(fd: c_int) -> Option<RawFd> {
     (fd.saturating_add(SLACK) >= lowest).then_some(lowest)
 }
 
-/// Closes one.
+/// Closes a descriptor of the library.
 pub fn close(fd: RawFd) {
-    if let Some(bits) = OURS.get(fd as usize / 64)
-        && bits.fetch_and(!(1 << (fd % 64)), SeqCst) & (1 << (fd % 64)) != 0
-    {
+    if OWN.remove(fd) {
         COUNT.fetch_sub(1, Relaxed);
         // SAFETY: it was the library's, and is not any more.
         unsafe { io::close(fd) };
@@ -75,34 +73,32 @@ pub fn close(fd: RawFd) {
 
 /// Borrows a descriptor of the library for a call.
 pub fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: callers have a use of the socket that keeps it open.
+    // SAFETY: callers have a reference to the socket, which keeps the descriptor open.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Runs a call that does not wait while a number is the library's; not if it was given up.
-pub fn while_ours(fd: RawFd, call: impl FnOnce()) {
-    // Counted first: `forget` sees the count, or this thread sees that the number was given up.
-    INSIDE.fetch_add(1, SeqCst);
-    if OURS.get(fd as usize / 64).is_some_and(|bits| bits.load(SeqCst) & (1 << (fd % 64)) != 0) {
+/// Runs a call that does not wait while a number belongs to the library; not if it was released.
+pub fn while_own(fd: RawFd, call: impl FnOnce()) {
+    // Counted first: `abandon` reads the count, or this thread reads that the number was released.
+    CALLS.fetch_add(1, SeqCst);
+    if OWN.contains(fd) {
         call();
     }
-    INSIDE.fetch_sub(1, SeqCst);
+    CALLS.fetch_sub(1, SeqCst);
 }
 
-/// Maximum number of times that a thread lets others run until none is inside of a call with a number that it gives up.
-/// A signal handler may have interrupted one that is.
+/// Maximum number of yields until no thread is in a call with a number that is released. A signal handler may have
+/// interrupted a thread that is in one.
 const MAX_YIELDS: u32 = 10_000;
 
-/// One is the program's from now on, and is never the library's again: sockets that had it may still name it. Whether
-/// no thread uses it any more.
-pub fn forget(fd: RawFd) -> bool {
+/// Passes a number to the program for good: sockets of the library may still name it. Returns whether no thread uses it
+/// any more.
+pub fn abandon(fd: RawFd) -> bool {
     NEXT.fetch_max(fd + 1, SeqCst);
-    if let Some(bits) = OURS.get(fd as usize / 64)
-        && bits.fetch_and(!(1 << (fd % 64)), SeqCst) & (1 << (fd % 64)) != 0
-    {
+    if OWN.remove(fd) {
         COUNT.fetch_sub(1, Relaxed);
         for _ in 0..MAX_YIELDS {
-            if INSIDE.load(SeqCst) == 0 {
+            if CALLS.load(SeqCst) == 0 {
                 return true;
             }
             std::thread::yield_now();
@@ -113,5 +109,5 @@ pub fn forget(fd: RawFd) -> bool {
 
 /// Returns the library's first descriptor from a number on.
 pub fn next_from(fd: u32) -> Option<u32> {
-    (fd..FDS as u32).find(|fd| is_ours(*fd as c_int))
+    (fd..FDS as u32).find(|fd| is_own(*fd as c_int))
 }

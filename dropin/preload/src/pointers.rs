@@ -1,4 +1,4 @@
-//! Memory that the program passes: it may not be there, and then calls return EFAULT, as the kernel's do.
+//! Memory that the program passes: it may be inaccessible, and then calls return EFAULT, as the kernel's do.
 //!
 //! A page is checked by a system call once: each thread remembers the pages that it has found accessible, until the
 //! program changes its mappings by functions of the C library. What that library itself unmaps (`free`) is not noticed.
@@ -9,9 +9,9 @@ use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use crate::{confined, errno, real};
+use crate::{confined, errno, libc_next};
 
-/// How memory is to be accessed.
+/// Kind of access to memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Read,
@@ -20,7 +20,7 @@ pub enum Access {
 
 const PAGE_BYTES: usize = 4096;
 /// Number of sets of pages that a thread remembers, and number of pages of a set: a few dozen pages that a program uses
-/// in turn do not displace each other.
+/// alternately do not displace each other.
 const SETS: usize = 128;
 const WAYS: usize = 4;
 /// End of all addresses that a program can have.
@@ -115,7 +115,7 @@ fn can_access_page(page: usize, access: Access) -> bool {
             // The kernel reads the set before it refuses what to do with it.
             const NO_SUCH_CHANGE: usize = 99;
             // SAFETY: it reads eight bytes, or fails.
-            unsafe { real::syscall(libc::SYS_rt_sigprocmask, NO_SUCH_CHANGE, at, 0, 8, 0, 0) };
+            unsafe { libc_next::syscall(libc::SYS_rt_sigprocmask, NO_SUCH_CHANGE, at, 0, 8, 0, 0) };
             errno::get() != libc::EFAULT
         }
         Access::Write => {
@@ -125,7 +125,7 @@ fn can_access_page(page: usize, access: Access) -> bool {
             const ADD_0_IF_LESS_THAN_MINUS_2048: usize = 1 << 28 | 2 << 24 | 0x800;
             // SAFETY: an atomic addition of 0 to four aligned bytes, or a failure.
             let done = unsafe {
-                real::syscall(
+                libc_next::syscall(
                     libc::SYS_futex,
                     WORD.as_ptr().addr(),
                     WAKE_OP_PRIVATE,

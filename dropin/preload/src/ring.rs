@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use libc::iovec;
 
 use crate::memory::{AtomicChange, Memory};
-use crate::switch::Carrier;
+use crate::switch::{Carrier, RingSnapshot};
 use crate::{jumps, thread};
 
 /// Bit of `PRODUCED`: the ring has ended.
@@ -31,11 +31,11 @@ const PRODUCED: usize = 0;
 const SEND_LOCK: usize = 8;
 /// Offset of the word with the number of the first byte in the long part; 0 if none is there.
 const LONG_FROM: usize = 32;
-/// Whether the receiver sleeps until there are bytes.
+/// `true` if the receiver sleeps until there are bytes.
 const DATA_SLEEP: usize = 64;
 const CONSUMED: usize = 128;
 const RECV_LOCK: usize = 136;
-/// Whether the sender sleeps until there is room.
+/// `true` if the sender sleeps until there is free space.
 const SPACE_SLEEP: usize = 192;
 /// Bytes of the words of one direction.
 pub const WORDS_BYTES: usize = 256;
@@ -53,36 +53,27 @@ pub struct Part {
     pub len_bytes: usize,
 }
 
-/// State of the ring at one moment.
-#[derive(Clone, Copy)]
-pub struct Look {
-    /// Number of bytes that were sent and not received.
-    pub unread_bytes: u64,
-    /// Whether no more bytes will arrive.
-    pub is_closed: bool,
-}
-
 /// One direction.
 pub struct Ring {
     mem: Memory,
     words: usize,
     short: Part,
     long: Part,
-    /// Whether this process has made sure that the long part is allocated.
+    /// `true` if this process has allocated the long part.
     has_long: AtomicBool,
-    /// Whether it took the memory for it, which is counted.
+    /// `true` if it is counted in [`LONG_RINGS`].
     took_long: AtomicBool,
 }
 
 /// A lock of one end of a ring, held.
-pub struct Held<'a> {
+pub struct RingLock<'a> {
     ring: &'a Ring,
     at: usize,
     /// Lock that the thread had before.
-    before: Option<jumps::Lock>,
+    before: Option<jumps::HeldLock>,
 }
 
-impl Drop for Held<'_> {
+impl Drop for RingLock<'_> {
     fn drop(&mut self) {
         self.ring.mem.store(self.at, 0, Release);
         jumps::unlock(self.before);
@@ -103,9 +94,9 @@ impl Ring {
         self.mem.update(self.words + word, change)
     }
 
-    /// Bytes between two counts; a peer that counts nonsense has sent nothing and ended. `long_from` was loaded after
-    /// `produced`.
-    fn look_from(&self, produced: u64, consumed: u64, long_from: Option<u64>) -> Look {
+    /// State between two counts; a peer whose counts are invalid has sent nothing and ended. `long_from` was loaded
+    /// after `produced`.
+    fn snapshot_of(&self, produced: u64, consumed: u64, long_from: Option<u64>) -> RingSnapshot {
         let unread_bytes = (produced & !CLOSED).wrapping_sub(consumed);
         let capacity_bytes = match long_from {
             None => 0,
@@ -113,9 +104,9 @@ impl Ring {
             Some(_) => self.short.len_bytes + self.long.len_bytes,
         };
         if unread_bytes > capacity_bytes as u64 {
-            return Look { unread_bytes: 0, is_closed: true };
+            return RingSnapshot { unread_bytes: 0, is_closed: true };
         }
-        Look { unread_bytes, is_closed: produced & CLOSED != 0 }
+        RingSnapshot { unread_bytes, is_closed: produced & CLOSED != 0 }
     }
 
     /// Returns the number of the first byte in the long part; `None` if the peer announced one without allocating the
@@ -137,7 +128,7 @@ impl Ring {
     }
 
     /// Returns the length of the part in use and its free space, in bytes.
-    fn room(&self, produced: u64, consumed: u64, long_from: u64) -> (u64, u64) {
+    fn space(&self, produced: u64, consumed: u64, long_from: u64) -> (u64, u64) {
         let (part, unread_from) = match long_from {
             0 => (self.short, consumed),
             // Unread bytes in the short part take no space of the long one.
@@ -148,10 +139,10 @@ impl Ring {
     }
 
     /// Returns whether enough space is free to notify a sender.
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         let consumed = self.load(CONSUMED);
-        let (len_bytes, room_bytes) = self.room(self.load(PRODUCED), consumed, self.load(LONG_FROM));
-        room_bytes >= len_bytes / 3
+        let (len_bytes, space_bytes) = self.space(self.load(PRODUCED), consumed, self.load(LONG_FROM));
+        space_bytes >= len_bytes / 3
     }
 
     /// Returns the length of the part in use in bytes.
@@ -179,22 +170,22 @@ impl Ring {
     }
 
     /// Locks the sender's end; `None` inside of a signal handler that interrupted the thread that holds the lock.
-    pub fn lock_sender(&self) -> Option<Held<'_>> {
+    pub fn lock_sender(&self) -> Option<RingLock<'_>> {
         self.lock(SEND_LOCK)
     }
 
     /// Locks the receiver's end, like [`Ring::lock_sender`].
-    pub fn lock_receiver(&self) -> Option<Held<'_>> {
+    pub fn lock_receiver(&self) -> Option<RingLock<'_>> {
         self.lock(RECV_LOCK)
     }
 
-    fn lock(&self, word: usize) -> Option<Held<'_>> {
+    fn lock(&self, word: usize) -> Option<RingLock<'_>> {
         let (at, own) = (self.words + word, thread::id());
-        let before = jumps::lock(self, at);
+        let before = jumps::lock(&self.mem, at);
         let mut tries = 0_u32;
         loop {
             if self.mem.compare_exchange(at, 0, own) {
-                return Some(Held { ring: self, at, before });
+                return Some(RingLock { ring: self, at, before });
             }
             let holder = self.mem.load(at, Relaxed);
             if holder == own {
@@ -206,20 +197,15 @@ impl Ring {
                 thread::spin();
                 continue;
             }
-            thread::give_way();
-            if tries.is_multiple_of(64) && holder != 0 && !thread::lives(holder) {
+            thread::pause();
+            if tries.is_multiple_of(64) && holder != 0 && !thread::is_alive(holder) {
                 self.mem.compare_exchange(at, holder, 0);
             }
         }
     }
 
-    /// Releases a lock if a thread has it.
-    pub fn release(&self, at: usize, thread: u64) {
-        self.mem.compare_exchange(at, thread, 0);
-    }
-
-    /// Copies as much as there is room for, from `from_byte` of the caller's buffers on, and publishes it. Returns how
-    /// much that was; `None` if the ring has ended, and then nothing was sent.
+    /// Copies as many bytes as there is space for, from byte `from_byte` of the caller's buffers on, and publishes
+    /// them. Returns their number; `None` if the ring has ended, and then no byte was sent.
     ///
     /// # Safety
     /// The sender's lock is held; the buffers can be read.
@@ -227,53 +213,54 @@ impl Ring {
         let consumed = self.mem.load(self.words + CONSUMED, Acquire);
         let produced = self.mem.load(self.words + PRODUCED, Acquire);
         let long_from = self.long_from()?;
-        if self.look_from(produced, consumed, Some(long_from)).is_closed {
+        if self.snapshot_of(produced, consumed, Some(long_from)).is_closed {
             return None;
         }
-        let (_, room_bytes) = self.room(produced, consumed, long_from);
-        // SAFETY: the buffers can be read, by this function's contract, and `each_piece` passes stretches inside of
-        // them; `copy` passes stretches inside of a part of the ring, each no longer than the one of the buffers.
+        let (_, space_bytes) = self.space(produced, consumed, long_from);
+        // SAFETY: the buffers can be read, by this function's contract, and `each_segment` passes ranges inside of
+        // them; `copy` passes ranges inside of a part of the ring, each no longer than the one of the buffers.
         let len = unsafe {
-            each_piece(buffers, from_byte, room_bytes as usize, |piece, len, done| {
-                self.copy(produced + done as u64, len, long_from, |place, at, len| {
-                    self.mem.copy_in(place, piece.add(at), len)
+            each_segment(buffers, from_byte, space_bytes as usize, |segment, len, done| {
+                self.copy(produced + done as u64, len, long_from, |offset_in_memory, at, len| {
+                    self.mem.copy_in(offset_in_memory, segment.add(at), len)
                 });
             })
         };
         let change = AtomicChange::Swap { if_equal: produced, new: produced + len as u64 };
-        // Between, the other end may have ended it: then these bytes were never sent.
+        // The other end may have ended the ring in the meantime: then these bytes were never sent.
         (len == 0 || self.update(PRODUCED, change) == produced).then_some(len)
     }
 
-    /// Copies available bytes into the caller's buffers, from byte `from_byte` of these on; or discards them, as `how`
-    /// says.
+    /// Copies available bytes into the caller's buffers, from byte `from_byte` of these on; or discards them, depending
+    /// on `mode`.
     ///
     /// # Safety
     /// The receiver's lock is held; the buffers can be written.
-    pub unsafe fn pull(&self, buffers: &[iovec], from_byte: usize, how: Pull) -> usize {
+    pub unsafe fn pull(&self, buffers: &[iovec], from_byte: usize, mode: ReceiveMode) -> usize {
         let consumed = self.mem.load(self.words + CONSUMED, Acquire);
         let produced = self.mem.load(self.words + PRODUCED, Acquire);
         let Some(long_from) = self.long_from() else { return 0 };
-        let there = self.look_from(produced, consumed, Some(long_from)).unread_bytes as usize;
-        // SAFETY: the buffers can be written, by this function's contract, and `each_piece` passes stretches inside of
-        // them; `copy` passes stretches inside of a part of the ring, each no longer than the one of the buffers.
+        let available = self.snapshot_of(produced, consumed, Some(long_from)).unread_bytes as usize;
+        // SAFETY: the buffers can be written, by this function's contract, and `each_segment` passes ranges inside of
+        // them; `copy` passes ranges inside of a part of the ring, each no longer than the one of the buffers.
         let len = unsafe {
-            each_piece(buffers, from_byte, there, |piece, len, done| {
-                if how != Pull::Forget {
-                    self.copy(consumed + done as u64, len, long_from, |place, at, len| {
-                        self.mem.copy_out(place, piece.add(at), len)
+            each_segment(buffers, from_byte, available, |segment, len, done| {
+                if mode != ReceiveMode::Discard {
+                    self.copy(consumed + done as u64, len, long_from, |offset_in_memory, at, len| {
+                        self.mem.copy_out(offset_in_memory, segment.add(at), len)
                     });
                 }
             })
         };
-        if how != Pull::Peek && len > 0 {
+        if mode != ReceiveMode::Peek && len > 0 {
             self.update(CONSUMED, AtomicChange::Add(len as u64));
         }
         len
     }
 
-    /// Calls for each stretch of memory that `len` bytes from a count on lie in: where, behind how many of them, how
-    /// long. The peer can change `long_from`: every stretch is inside of a part, whatever it is.
+    /// Calls `with` for each range of memory that contains some of `len` bytes from a count on: its offset, the number
+    /// of bytes before it, its length. The peer can change `long_from`: every range is inside of a part, for any value
+    /// of it.
     fn copy(&self, count: u64, len: usize, long_from: u64, mut with: impl FnMut(usize, usize, usize)) {
         let mut done = 0;
         while done < len {
@@ -302,7 +289,7 @@ impl Ring {
     }
 
     /// Announces that the sender sleeps; it must poll once more afterwards.
-    pub fn arm_room(&self) {
+    pub fn arm_space(&self) {
         self.mem.store(self.words + SPACE_SLEEP, 1, SeqCst);
     }
 
@@ -312,18 +299,18 @@ impl Ring {
     }
 
     /// Called after bytes were received: returns whether the sender must be woken.
-    pub fn takes_room_wake(&self) -> bool {
+    pub fn takes_space_wake(&self) -> bool {
         self.load(SPACE_SLEEP) != 0
-            && self.has_room()
+            && self.has_space()
             && self.update(SPACE_SLEEP, AtomicChange::Swap { if_equal: 1, new: 0 }) == 1
     }
 }
 
 impl Carrier for Ring {
-    fn look(&self) -> Look {
-        // In this order: more may come in between, and be counted by the next look.
+    fn snapshot(&self) -> RingSnapshot {
+        // In this order: bytes that arrive in between are counted by the next snapshot.
         let consumed = self.load(CONSUMED);
-        self.look_from(self.load(PRODUCED), consumed, self.long_from())
+        self.snapshot_of(self.load(PRODUCED), consumed, self.long_from())
     }
 
     fn end(&self) {
@@ -341,21 +328,21 @@ impl Drop for Ring {
 
 /// Treatment of bytes that are received.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Pull {
+pub enum ReceiveMode {
     /// They are consumed.
-    Take,
+    Consume,
     /// They remain in the ring (MSG_PEEK).
     Peek,
     /// They are consumed without being copied (MSG_TRUNC).
-    Forget,
+    Discard,
 }
 
-/// Calls for each stretch of the caller's buffers, from `from_byte` on, up to `max` bytes: its address, its length, how
-/// many bytes were before. Returns how many bytes that were.
+/// Calls `with` for each segment of the caller's buffers, from byte `from_byte` on, up to `max` bytes: its address, its
+/// length, the number of bytes before it. Returns the number of bytes.
 ///
 /// # Safety
 /// The buffers are the program's.
-unsafe fn each_piece(
+unsafe fn each_segment(
     buffers: &[iovec],
     from_byte: usize,
     max: usize,

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32};
 
 use libc::{sigaction, sigset_t};
 
-use crate::{own_fds, real};
+use crate::{libc_next, own_fds};
 
 /// Effect of the handlers of the program on calls that they interrupt.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ fn restarts(signal: c_int) -> Option<bool> {
     // SAFETY: zeros are a valid action; it is only queried.
     let mut action: sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one action, to `action`, and changes none.
-    let done = unsafe { real::sigaction(signal, std::ptr::null(), &raw mut action) };
+    let done = unsafe { libc_next::sigaction(signal, std::ptr::null(), &raw mut action) };
     let is_handled = done == 0 && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
     is_handled.then_some(action.sa_flags & libc::SA_RESTART != 0)
 }
@@ -104,20 +104,20 @@ fn pending_fd() -> Option<RawFd> {
     let make = || {
         let set = all();
         // SAFETY: a valid set; the descriptor is new.
-        let fd = unsafe { real::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        let fd = unsafe { libc_next::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         // SAFETY: `signalfd` has just made this descriptor, which has no other owner.
-        (fd >= 0).then(|| own_fds::keep(unsafe { OwnedFd::from_raw_fd(fd) })).flatten()
+        (fd >= 0).then(|| own_fds::adopt(unsafe { OwnedFd::from_raw_fd(fd) })).flatten()
     };
-    FD.get_or_init(make).filter(|fd| own_fds::is_ours(*fd))
+    FD.get_or_init(make).filter(|fd| own_fds::is_own(*fd))
 }
 
 /// Signals of this thread are blocked.
-pub struct Blocked {
+pub struct BlockedSignals {
     before: sigset_t,
     fd: RawFd,
 }
 
-impl Blocked {
+impl BlockedSignals {
     /// Blocks them; `None` if it cannot be found out which of them become pending.
     pub fn new() -> Option<Self> {
         let fd = pending_fd()?;
@@ -135,14 +135,14 @@ impl Blocked {
         self.fd
     }
 
-    fn any_pending(&self, is_meant: impl Fn(bool, c_int) -> bool) -> bool {
+    fn any_pending(&self, matches: impl Fn(bool, c_int) -> bool) -> bool {
         let mut pending = empty_set();
         // SAFETY: a valid set.
         unsafe { libc::sigpending(&raw mut pending) };
         // SAFETY: valid sets, and numbers of signals.
         (1..=LAST_SIGNAL).any(|signal| unsafe {
             libc::sigismember(&raw const pending, signal) == 1
-                && is_meant(libc::sigismember(&raw const self.before, signal) == 1, signal)
+                && matches(libc::sigismember(&raw const self.before, signal) == 1, signal)
         })
     }
 
@@ -152,7 +152,7 @@ impl Blocked {
     }
 }
 
-impl Drop for Blocked {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // Delivers what is pending.
         // SAFETY: a valid set.

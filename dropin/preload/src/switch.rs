@@ -2,37 +2,45 @@
 //!
 //! | state | since | bytes are sent by | bytes are received from |
 //! |---|---|---|---|
-//! | unused | the ends have met | TCP | TCP |
+//! | unused | the ends are paired | TCP | TCP |
 //! | begun | [`Switch::begin`], at an offset | the carrier | TCP up to the offset, then the carrier |
 //! | drained | all bytes before the offset were received | the carrier | the carrier |
 //! | ended | [`Carrier::end`], at the offset that the carrier has reached | TCP | the carrier up to its end, then TCP |
 //!
 //! The carrier ends once, from each state and by either end; one that ends unused is never begun. Which bytes are in
-//! the carrier, and how it ends at one offset for both ends, is its own matter ([`Carrier`]; rings in shared memory
-//! are one). How two ends prove to each other that they are those of one connection is a parameter of `meet`
-//! (`meet::proof`).
+//! the carrier, and how it ends at one offset for both ends, is its own matter ([`Carrier`]; rings in shared memory are
+//! one). How two ends prove to each other that they are those of one connection is a parameter of `rendezvous`
+//! (`rendezvous::proof`).
 
 use std::ops::Deref;
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::memory::{AtomicChange, Memory};
-use crate::ring::Look;
 
-/// Whether the sender has begun: what it sent before went by TCP.
+/// 1 if the sender has begun; its earlier bytes were sent by TCP.
 const BEGUN: usize = 16;
-/// How many bytes went by TCP before.
+/// Number of bytes that were sent by TCP before.
 const BEGINS_AT: usize = 24;
-/// Whether the receiver has read all that went by TCP before the carrier.
+/// 1 if the receiver has read all bytes that were sent by TCP before the carrier.
 const DRAINED: usize = 144;
-/// How many bytes the receiver has read by TCP.
+/// Number of bytes that the receiver has read by TCP.
 const READ_BY_TCP: usize = 152;
+
+/// State of a carrier at one moment.
+#[derive(Clone, Copy)]
+pub struct RingSnapshot {
+    /// Number of bytes that were sent and not received.
+    pub unread_bytes: u64,
+    /// `true` if no more bytes will arrive.
+    pub is_closed: bool,
+}
 
 /// A carrier of the bytes of one direction instead of TCP.
 pub trait Carrier {
     /// Returns its state.
-    fn look(&self) -> Look;
+    fn snapshot(&self) -> RingSnapshot;
 
-    /// Ends it at the byte that it has come to, for both ends at once.
+    /// Ends it at the byte that it has reached, for both ends at once.
     fn end(&self);
 }
 
@@ -59,8 +67,8 @@ impl<C: Carrier> Switch<C> {
 
     /// Returns what is in the carrier.
     #[inline]
-    pub fn look(&self) -> Look {
-        self.carrier.look()
+    pub fn snapshot(&self) -> RingSnapshot {
+        self.carrier.snapshot()
     }
 
     /// Returns to TCP at the offset that the carrier has reached, for both ends at once.
@@ -77,18 +85,19 @@ impl<C: Carrier> Switch<C> {
         self.load(BEGUN) != 0
     }
 
-    /// Begins to send by the carrier, after `after_bytes` bytes that went by TCP.
+    /// Begins to send by the carrier, after `after_bytes` bytes that were sent by TCP.
     pub fn begin(&self, after_bytes: u64) {
         self.mem.store(self.words + BEGINS_AT, after_bytes, SeqCst);
         self.mem.store(self.words + BEGUN, 1, SeqCst);
     }
 
-    /// Returns whether bytes went by TCP while the carrier was in use, if `sent_by_tcp_bytes` were sent by TCP in all.
-    pub fn was_passed_by(&self, sent_by_tcp_bytes: u64) -> bool {
-        self.has_begun() && !self.look().is_closed && sent_by_tcp_bytes > self.load(BEGINS_AT)
+    /// Returns whether bytes were sent by TCP while the carrier was in use, if `sent_by_tcp_bytes` were sent by TCP in
+    /// all.
+    pub fn was_bypassed(&self, sent_by_tcp_bytes: u64) -> bool {
+        self.has_begun() && !self.snapshot().is_closed && sent_by_tcp_bytes > self.load(BEGINS_AT)
     }
 
-    /// Sets the number of bytes that the receiver has read by TCP when the connection meets.
+    /// Sets the number of bytes that the receiver has read by TCP when the ends are paired.
     pub fn set_read_by_tcp(&self, len_bytes: u64) {
         self.mem.store(self.words + READ_BY_TCP, len_bytes, SeqCst);
     }
@@ -104,7 +113,7 @@ impl<C: Carrier> Switch<C> {
         self.is_drained() || (self.has_begun() && self.left_by_tcp_bytes() == passed_bytes)
     }
 
-    /// Returns whether all bytes that went by TCP before the carrier are read or among the `waiting_bytes` in the
+    /// Returns whether all bytes that were sent by TCP before the carrier are read or among the `waiting_bytes` in the
     /// kernel.
     pub fn have_arrived_before(&self, waiting_bytes: u64) -> bool {
         self.has_begun() && self.left_by_tcp_bytes() <= waiting_bytes
@@ -115,16 +124,17 @@ impl<C: Carrier> Switch<C> {
         self.load(BEGINS_AT).saturating_sub(self.load(READ_BY_TCP))
     }
 
-    /// Returns how many bytes that went by TCP before the carrier are to be received first; `waiting_bytes` returns
-    /// how many bytes wait in the kernel. The receiver's lock is held.
+    /// Returns the number of bytes that were sent by TCP before the carrier and are to be received first;
+    /// `waiting_bytes` returns the number of bytes that wait in the kernel. The receiver's lock is held.
     pub fn bytes_before(&self, waiting_bytes: impl FnOnce() -> u64) -> u64 {
         if self.is_drained() {
             return 0;
         }
         if !self.has_begun() {
             let waiting_bytes = waiting_bytes();
-            let is_closed = self.look().is_closed;
-            // Last: if it has not begun now, all that waited came before it, and if it has ended it never begins.
+            let is_closed = self.snapshot().is_closed;
+            // Checked last: if the carrier has not begun now, all waiting bytes precede it, and if it has ended it
+            // never begins.
             if !self.has_begun() {
                 if !is_closed {
                     return waiting_bytes;
@@ -145,7 +155,7 @@ impl<C: Carrier> Switch<C> {
         self.load(DRAINED) != 0
     }
 
-    /// Says that what went by TCP before the carrier has been received.
+    /// Records that all bytes before the carrier have been received.
     fn set_drained(&self) {
         self.mem.store(self.words + DRAINED, 1, SeqCst);
     }

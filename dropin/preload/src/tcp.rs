@@ -2,7 +2,10 @@
 
 use std::ffi::{c_int, c_ulong};
 
-use crate::real;
+use crate::libc_next;
+
+/// `ioctl` request that queries whether the socket is at the mark of urgent data.
+pub const SIOCATMARK: c_ulong = 0x8905;
 
 /// struct tcp_info, as far as it is needed (Linux 4.19 has all of it).
 #[repr(C)]
@@ -65,24 +68,23 @@ fn info(fd: c_int) -> Option<Info> {
     let mut len = size_of::<Info>() as libc::socklen_t;
     let value = (&raw mut info).cast();
     // SAFETY: the kernel writes at most `len` bytes to a structure of numbers.
-    let asked = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, value, &raw mut len) };
+    let asked = unsafe { libc_next::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, value, &raw mut len) };
     (asked == 0 && len as usize == size_of::<Info>() && info.options & OPTION_SYN_DATA == 0).then_some(info)
 }
 
 fn number(fd: c_int, request: c_ulong) -> Option<u64> {
     let mut value: c_int = 0;
     // SAFETY: the kernel writes one int.
-    let asked = unsafe { real::ioctl(fd, request, (&raw mut value).addr()) };
+    let asked = unsafe { libc_next::ioctl(fd, request, (&raw mut value).addr()) };
     u64::try_from(value).ok().filter(|_| asked == 0)
 }
 
 /// Returns whether the next byte to receive follows an urgent one (SIOCATMARK).
 pub fn is_at_mark(fd: c_int) -> bool {
-    const SIOCATMARK: c_ulong = 0x8905;
     number(fd, SIOCATMARK) == Some(1)
 }
 
-/// Bytes that were received and not read.
+/// Returns the number of bytes that were received and not read.
 pub fn unread_bytes(fd: c_int) -> u64 {
     number(fd, libc::FIONREAD).unwrap_or(0)
 }
@@ -122,7 +124,7 @@ pub fn reset(fd: c_int) {
     let mut unspecified: libc::sockaddr = unsafe { std::mem::zeroed() };
     unspecified.sa_family = libc::AF_UNSPEC as libc::sa_family_t;
     // SAFETY: an address of this function, of the length that is passed. `connect` with AF_UNSPEC disconnects.
-    unsafe { real::connect(fd, &raw const unspecified, size_of::<libc::sockaddr>() as libc::socklen_t) };
+    unsafe { libc_next::connect(fd, &raw const unspecified, size_of::<libc::sockaddr>() as libc::socklen_t) };
 }
 
 /// Maximum number of attempts to count bytes, which may arrive while they are counted.
@@ -151,7 +153,7 @@ pub fn take_error(fd: c_int) -> c_int {
     let (mut value, mut len) = (0, size_of::<c_int>() as libc::socklen_t);
     // SAFETY: the kernel writes at most `len` bytes, an int.
     unsafe {
-        real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut value).cast(), &raw mut len);
+        libc_next::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut value).cast(), &raw mut len);
     }
     value
 }

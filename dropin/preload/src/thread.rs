@@ -1,14 +1,14 @@
-//! This thread and this process, as locks and a fork know them.
+//! Identity of this thread and of this process, for locks and forks.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// How many forks lie between the program's first process and this one.
+/// Number of forks between the program's first process and this one, plus 1.
 static FORKS: AtomicU32 = AtomicU32::new(1);
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
-    /// The number, and after how many forks it was asked for.
+    /// The number, and the generation in which it was queried.
     static ID: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -32,13 +32,13 @@ pub fn id() -> u64 {
     id
 }
 
-/// Returns whether a thread of this machine still runs.
-pub fn lives(id: u64) -> bool {
+/// Returns whether a thread still exists.
+pub fn is_alive(id: u64) -> bool {
     if crate::confined::is_confined() {
         return true;
     }
-    // SAFETY: signal 0 asks only; no memory is involved.
-    let sent = unsafe { crate::real::syscall(libc::SYS_tkill, id as usize, 0, 0, 0, 0, 0) };
+    // SAFETY: signal 0 only checks; no memory is involved.
+    let sent = unsafe { crate::libc_next::syscall(libc::SYS_tkill, id as usize, 0, 0, 0, 0, 0) };
     sent == 0 || crate::errno::get() != libc::ESRCH
 }
 
@@ -47,27 +47,27 @@ pub fn spin() {
     std::hint::spin_loop();
 }
 
-/// Lets others run for a moment.
-pub fn give_way() {
+/// Lets other threads run for some microseconds.
+pub fn pause() {
     if crate::confined::is_confined() {
         return std::hint::spin_loop();
     }
     std::thread::sleep(std::time::Duration::from_micros(20));
 }
 
-/// Remembers which process this is.
-pub fn begin() {
+/// Records which process this is.
+pub fn record_process() {
     PROCESS.store(own_pid(), Ordering::Relaxed);
 }
 
 /// Called in a forked child: inherited locks and numbers belong to another process as well.
 pub fn enter_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    begin();
+    record_process();
 }
 
 /// Returns whether this is a child between vfork and exec: it has its parent's memory, and descriptors of its own.
-pub fn is_borrowed() -> bool {
+pub fn is_vfork_child() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
     process != 0 && process != own_pid()
 }

@@ -1,4 +1,4 @@
-//! The search for system call instructions, on code as assemblers make it.
+//! Search for system call instructions in machine code.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "../src/direct_calls/instructions.rs"]
@@ -6,7 +6,7 @@ mod instructions;
 
 use instructions::{Number, each_system_call};
 
-/// `nop`s, as much as decoders need before what they are to find.
+/// `nop`s that a decoder needs before the instructions that it is to find.
 const LEAD: [u8; 96] = [0x90; 96];
 
 fn numbers(code: &[u8]) -> Vec<Number> {
@@ -57,7 +57,7 @@ fn ignores_the_bytes_inside_of_other_instructions() {
 
 #[test]
 fn reads_no_byte_outside_of_the_code() {
-    // Numbers of no particular order, and beginnings of code that end anywhere.
+    // Pseudo-random bytes, and prefixes of code.
     let mut state = 4711_u64;
     let mut bytes: Vec<u8> = Vec::new();
     for _ in 0..4_000 {

@@ -1,8 +1,8 @@
 //! Models of a ring and of its wake-ups, checked by loom: every interleaving, and every value that a load may see.
 //!
-//! The ring is the library's own file, over loom's memory; bytes lie in cells that tell of two who are inside at once.
-//! What an end does around it is in the order of `io.rs` and `poll.rs`: after a look in vain, say so, look again, and
-//! only then sleep on the doorbell.
+//! The ring is the library's own file, over loom's memory. Bytes are in cells that report concurrent accesses. An end
+//! acts in the order of `io` and `poll`: after an empty poll it announces that it sleeps, polls again, and only then
+//! sleeps on the doorbell.
 //!
 //! loom takes sequentially consistent accesses for acquiring and releasing ones. So each store and each change has a
 //! fence behind it, which no later load passes; a store that is none has none.
@@ -23,14 +23,14 @@ use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Condvar, Mutex};
 
 use memory::Memory;
-use ring::{Part, Pull, Ring, WORDS_BYTES};
+use ring::{Part, ReceiveMode, Ring, WORDS_BYTES};
 use switch::Switch;
 
-/// A third of it is room of which a sender is told: one byte.
+/// A sender is notified when a third of it is free: one byte.
 const SHORT_BYTES: usize = 3;
 const LONG_BYTES: usize = 4;
 
-/// What the library has in `memory.rs`.
+/// Replaces the library's module `memory`.
 mod memory {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
@@ -45,9 +45,9 @@ mod memory {
         bytes: Vec<UnsafeCell<u8>>,
     }
 
-    // SAFETY: loom watches who is inside of the cells.
+    // SAFETY: loom reports concurrent accesses to the cells.
     unsafe impl Sync for Shared {}
-    // SAFETY: as above.
+    // SAFETY: loom reports concurrent accesses to the cells, from whichever thread.
     unsafe impl Send for Shared {}
 
     #[derive(Clone)]
@@ -104,28 +104,28 @@ mod memory {
         }
 
         /// # Safety
-        /// As the library's.
+        /// As in the library: the range at the pointer is valid.
         pub unsafe fn copy_in(&self, at: usize, from: *const u8, len_bytes: usize) {
             for offset in 0..len_bytes {
                 let cell = &self.0.bytes[at - super::WORDS_BYTES + offset];
-                // SAFETY: the caller's promise; loom watches who is inside.
+                // SAFETY: the contract of this function (# Safety); loom reports concurrent accesses.
                 cell.with_mut(|byte| unsafe { *byte = *from.add(offset) });
             }
         }
 
         /// # Safety
-        /// As the library's.
+        /// As in the library: the range at the pointer is valid.
         pub unsafe fn copy_out(&self, at: usize, to: *mut u8, len_bytes: usize) {
             for offset in 0..len_bytes {
                 let cell = &self.0.bytes[at - super::WORDS_BYTES + offset];
-                // SAFETY: as above.
+                // SAFETY: loom reports concurrent accesses to the cells, from whichever thread.
                 cell.with(|byte| unsafe { *to.add(offset) = *byte });
             }
         }
     }
 }
 
-/// What the library has in `thread.rs`: nobody dies here.
+/// Replaces the library's module `thread`: no thread exits in a model.
 mod thread {
     use std::cell::Cell;
 
@@ -145,42 +145,42 @@ mod thread {
         loom::thread::yield_now();
     }
 
-    pub fn give_way() {
+    pub fn pause() {
         loom::thread::yield_now();
     }
 
-    pub fn lives(_id: u64) -> bool {
+    pub fn is_alive(_id: u64) -> bool {
         true
     }
 }
 
 /// Replaces the library's module `jumps`: programs of the model do not jump.
 mod jumps {
-    use crate::ring::Ring;
+    use crate::memory::Memory;
 
-    pub type Lock = ();
+    pub type HeldLock = ();
 
-    pub fn lock(_ring: &Ring, _at: usize) -> Option<Lock> {
+    pub fn lock(_mem: &Memory, _at: usize) -> Option<HeldLock> {
         None
     }
 
-    pub fn unlock(_before: Option<Lock>) {}
+    pub fn unlock(_before: Option<HeldLock>) {}
 }
 
 /// An eventfd.
 #[derive(Default)]
-struct Door {
+struct Doorbell {
     rung: Mutex<bool>,
     bell: Condvar,
 }
 
-impl Door {
+impl Doorbell {
     fn ring(&self) {
         *self.rung.lock().unwrap() = true;
         self.bell.notify_one();
     }
 
-    /// Sleeps until it is rung, and silences it.
+    /// Sleeps until it is notified, and drains it.
     fn sleep(&self) {
         let mut rung = self.rung.lock().unwrap();
         while !*rung {
@@ -190,25 +190,25 @@ impl Door {
     }
 }
 
-/// A ring, and the doorbells of who sends and who receives.
+/// A ring, and the doorbells of its sender and its receiver.
 struct World {
     ring: Switch<Ring>,
-    sender: Door,
-    receiver: Door,
+    sender: Doorbell,
+    receiver: Doorbell,
 }
 
-/// How an end goes to sleep.
+/// Order in which an end announces its sleep and polls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleeps {
     AfterAnotherLook,
-    /// Wrong: what came before it said so rings nothing.
+    /// Wrong: bytes that arrived before the announcement notify no thread.
     AtOnce,
 }
 
-/// Held by tests whose rings become longer: a process counts those.
+/// Held by tests with long rings, which a process counts.
 static LENGTHENS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// What a sender does that finds no room.
+/// Action of a sender that finds no space.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WhenFull {
     Waits,
@@ -221,27 +221,27 @@ impl World {
         let short = Part { at: WORDS_BYTES, len_bytes: SHORT_BYTES };
         let long = Part { at: WORDS_BYTES + SHORT_BYTES, len_bytes: LONG_BYTES };
         let ring = Switch::new(Ring::new(memory.clone(), 0, short, long), memory, 0);
-        Arc::new(Self { ring, sender: Door::default(), receiver: Door::default() })
+        Arc::new(Self { ring, sender: Doorbell::default(), receiver: Doorbell::default() })
     }
 
     /// `None`: the ring has ended.
     fn push(&self, bytes: &[u8]) -> Option<usize> {
         let buffer = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: the slice lives; one thread sends, or it holds the lock.
+        // SAFETY: the slice outlives the call; one thread sends, or it holds the lock.
         unsafe { self.ring.push(&[buffer], 0) }
     }
 
     fn pull(&self, into: &mut [u8]) -> usize {
         let buffer = iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        // SAFETY: the slice lives; one thread receives.
-        unsafe { self.ring.pull(&[buffer], 0, Pull::Take) }
+        // SAFETY: the slice outlives the call; one thread receives.
+        unsafe { self.ring.pull(&[buffer], 0, ReceiveMode::Consume) }
     }
 
     /// `send_in_ring`, and `poll::sleep` where it waits.
     fn send(&self, all: &[u8], sleeps: Sleeps, when_full: WhenFull) {
         let mut done = 0;
         loop {
-            let pushed = self.push(&all[done..]).expect("nobody ends the ring");
+            let pushed = self.push(&all[done..]).expect("no thread ends the ring");
             done += pushed;
             if done < all.len() && when_full == WhenFull::Lengthens {
                 self.ring.lengthen(all.len() - done);
@@ -252,15 +252,15 @@ impl World {
             if done == all.len() {
                 return;
             }
-            self.ring.arm_room();
-            if sleeps == Sleeps::AfterAnotherLook && self.ring.has_room() {
+            self.ring.arm_space();
+            if sleeps == Sleeps::AfterAnotherLook && self.ring.has_space() {
                 continue;
             }
             self.sender.sleep();
         }
     }
 
-    /// `receive_met`, and `poll::sleep` where it waits.
+    /// `receive_paired`, and `poll::sleep` where it waits.
     fn receive(&self, all: &[u8], sleeps: Sleeps) {
         let (mut done, mut bytes) = (0, [0; SHORT_BYTES + LONG_BYTES]);
         while done < all.len() {
@@ -268,13 +268,13 @@ impl World {
             assert_eq!(bytes[..got], all[done..done + got]);
             done += got;
             if got > 0 {
-                if self.ring.takes_room_wake() {
+                if self.ring.takes_space_wake() {
                     self.sender.ring();
                 }
                 continue;
             }
             self.ring.arm_data();
-            if sleeps == Sleeps::AfterAnotherLook && self.ring.look().unread_bytes > 0 {
+            if sleeps == Sleeps::AfterAnotherLook && self.ring.snapshot().unread_bytes > 0 {
                 continue;
             }
             self.receiver.sleep();
@@ -282,14 +282,14 @@ impl World {
     }
 }
 
-/// Every interleaving with at most so many places where a thread is interrupted that could have gone on.
+/// Checks every interleaving with at most `interruptions_max` preemptions of a thread that could have continued.
 fn check(interruptions_max: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(interruptions_max));
     builder.check(model);
 }
 
-fn bytes_go_through(len_bytes: u8, sender: Sleeps, receiver: Sleeps, when_full: WhenFull) {
+fn transfer_bytes(len_bytes: u8, sender: Sleeps, receiver: Sleeps, when_full: WhenFull) {
     let all: Vec<u8> = (1..=len_bytes).collect();
     let (world, sent) = (World::new(), all.clone());
     let other = Arc::clone(&world);
@@ -300,20 +300,20 @@ fn bytes_go_through(len_bytes: u8, sender: Sleeps, receiver: Sleeps, when_full: 
     assert!(when_full == WhenFull::Lengthens || !is_long);
 }
 
-/// One byte more than there is room for, so that both ends may have to sleep.
+/// One byte more than there is space for, so that both ends may have to sleep.
 #[test]
-fn no_byte_and_no_room_is_slept_through() {
-    check(3, || bytes_go_through(4, Sleeps::AfterAnotherLook, Sleeps::AfterAnotherLook, WhenFull::Waits));
+fn wakes_sleepers_for_every_byte_and_free_space() {
+    check(3, || transfer_bytes(4, Sleeps::AfterAnotherLook, Sleeps::AfterAnotherLook, WhenFull::Waits));
 }
 
-/// A few bytes in the long part, and more than there is room for in both: the receiver is in the short one, on the
+/// A few bytes in the long part, and more than there is space for in both: the receiver is in the short one, on the
 /// border or in the long one.
 #[test]
-fn bytes_keep_their_order_where_a_ring_becomes_longer() {
+fn keeps_byte_order_when_a_ring_becomes_longer() {
     let _alone = LENGTHENS.lock();
     for len_bytes in [5, 9] {
         check(3, move || {
-            bytes_go_through(
+            transfer_bytes(
                 len_bytes,
                 Sleeps::AfterAnotherLook,
                 Sleeps::AfterAnotherLook,
@@ -325,19 +325,19 @@ fn bytes_keep_their_order_where_a_ring_becomes_longer() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_receiver_that_does_not_look_again_sleeps_through_a_byte() {
-    check(3, || bytes_go_through(1, Sleeps::AfterAnotherLook, Sleeps::AtOnce, WhenFull::Waits));
+fn finds_a_receiver_that_does_not_poll_again() {
+    check(3, || transfer_bytes(1, Sleeps::AfterAnotherLook, Sleeps::AtOnce, WhenFull::Waits));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_sender_that_does_not_look_again_sleeps_through_room() {
-    check(3, || bytes_go_through(4, Sleeps::AtOnce, Sleeps::AfterAnotherLook, WhenFull::Waits));
+fn finds_a_sender_that_does_not_poll_again() {
+    check(3, || transfer_bytes(4, Sleeps::AtOnce, Sleeps::AfterAnotherLook, WhenFull::Waits));
 }
 
-/// Whoever ends a ring and whoever sends agree on its last byte.
+/// The thread that ends a ring and the sender agree on its last byte.
 #[test]
-fn a_ring_ends_at_one_byte_for_both_ends() {
+fn ends_a_ring_at_one_byte_for_both_ends() {
     check(4, || {
         let world = World::new();
         let other = Arc::clone(&world);
@@ -349,7 +349,7 @@ fn a_ring_ends_at_one_byte_for_both_ends() {
         let accepted: usize = sends.join().unwrap();
         assert_eq!((accepted as u64, got), (world.ring.sent_bytes(), accepted));
         assert_eq!(world.pull(&mut bytes), 0);
-        assert!(world.ring.look().is_closed && world.push(&[3]).is_none());
+        assert!(world.ring.snapshot().is_closed && world.push(&[3]).is_none());
     });
 }
 
@@ -373,7 +373,7 @@ fn receives_bytes_by_tcp_before_those_of_a_ring_that_ends() {
         };
         let before_bytes = world.ring.bytes_before(waiting_bytes);
         let is_next = before_bytes == 0 && world.ring.is_reached(0);
-        assert!(!is_next || world.ring.look().unread_bytes == 0, "the byte of the ring came first");
+        assert!(!is_next || world.ring.snapshot().unread_bytes == 0, "the byte of the ring came first");
         sends.join().unwrap();
         assert_eq!(world.ring.bytes_before(waiting_bytes), 1);
         world.ring.add_read_by_tcp(1);
@@ -383,9 +383,9 @@ fn receives_bytes_by_tcp_before_those_of_a_ring_that_ends() {
     });
 }
 
-/// So many rings of a process become longer, and another one when one of them is gone.
+/// A limited number of rings of a process becomes longer; another one does when one of them is dropped.
 #[test]
-fn few_rings_of_a_process_become_longer() {
+fn limits_the_long_rings_of_a_process() {
     let _alone = LENGTHENS.lock();
     check(0, || {
         let fill = || {
@@ -401,9 +401,9 @@ fn few_rings_of_a_process_become_longer() {
     });
 }
 
-/// Threads that share an end take turns.
+/// Threads that share an end use it one after the other.
 #[test]
-fn two_senders_lose_no_byte_to_each_other() {
+fn serializes_two_senders() {
     check(3, || {
         let world = World::new();
         let other = Arc::clone(&world);

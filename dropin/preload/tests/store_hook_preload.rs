@@ -1,5 +1,6 @@
 //! One end of a connection is killed, or stopped for a while, before its n-th store to shared memory, for every n: the
-//! other end receives a beginning of what was sent and then an end, or all of it. The meeting is among the stores.
+//! other end receives a beginning of what was sent and then an end, or all of it. The stores of the pairing are among
+//! them.
 
 #[path = "../../../tests/support/store_step.rs"]
 mod store_step;
@@ -10,15 +11,15 @@ mod support;
 use std::process::ExitStatus;
 
 use store_step::store_step;
-use support::{Folder, both_ends_early, compile};
+use support::{TestDirectory, both_ends_early, compile};
 
-/// So often the victim ends by itself until it counts as one that has no further store.
+/// Number of runs in which the victim exits by itself after which it has no further store.
 const ENDS: u32 = 10;
 
 /// One run; returns whether the victim ended by itself.
 fn run(program: &str, nth: u64, signal: i32) -> bool {
     let victim = format!("{nth},{signal}");
-    // By turns the end that connects and the one that accepts.
+    // The connecting and the accepting end alternate.
     let is_server = nth.is_multiple_of(2);
     let arguments = if is_server { [victim.as_str(), "lives"] } else { ["lives", victim.as_str()] };
     let ends = both_ends_early(program, arguments);
@@ -37,15 +38,15 @@ fn run(program: &str, nth: u64, signal: i32) -> bool {
     }
 }
 
-fn program(test: &str) -> Option<(Folder, String)> {
-    let folder = Folder::new(&format!("stores-{test}"));
-    let path = compile(&folder, "stores")?;
-    Some((folder, path))
+fn program(test: &str) -> Option<(TestDirectory, String)> {
+    let directory = TestDirectory::new(&format!("stores-{test}"));
+    let path = compile(&directory, "stores")?;
+    Some((directory, path))
 }
 
-/// Some stores of one that is killed, and of one that stops; all of them below.
+/// Some stores of a killed end and of a stopped one; the tests below take all.
 #[test]
-fn deaths_and_stops_at_some_stores_leave_a_beginning_or_all() {
+fn delivers_a_prefix_or_all_after_a_kill_or_stop_at_some_stores() {
     let Some((_folder, path)) = program("some") else { return };
     for nth in [1, 2, 5, 9, 14, 20, 27, 35, 44, 54, 65, 77] {
         run(&path, nth, libc::SIGKILL);

@@ -32,7 +32,7 @@ pub enum PathReason {
     /// TCP: the other end has not been found yet.
     NotPaired = 0,
     /// Shared memory: both ends found each other.
-    Met = 1,
+    Paired = 1,
     /// TCP: the search for the other end was without success.
     PeerNotAccelerated = 2,
     /// TCP: the other end belongs to another user.
@@ -93,29 +93,29 @@ impl PathReason {
     /// Returns the description of a number that a process stored; `None` for a number of another version.
     pub fn words(number: u64) -> Option<&'static str> {
         Some(match number {
-            0 => "the other end was not met yet",
-            1 => "both ends met",
+            0 => "not yet paired with the other end",
+            1 => "paired with the other end",
             2 => "peer not accelerated",
             3 => "another user",
-            4 => "no memory, descriptors or place to meet",
-            5 => "demoted: fork",
-            6 => "demoted: dup",
-            7 => "demoted: exec",
-            8 => "demoted: sent to another process",
+            4 => "no memory, descriptors or runtime directory",
+            5 => "back on TCP: fork",
+            6 => "back on TCP: dup",
+            7 => "back on TCP: exec",
+            8 => "back on TCP: sent to another process",
             9 => "shut down",
-            10 => "demoted: an option or flag that only the kernel knows",
-            11 => "demoted: an epoll object inside of another",
-            12 => "demoted: io_uring",
+            10 => "back on TCP: an option or flag that only the kernel knows",
+            11 => "back on TCP: an epoll object inside of another",
+            12 => "back on TCP: io_uring",
             13 => "the other end has ended",
-            14 => "demoted by the other end",
+            14 => "back on TCP at the request of the other end",
             15 => "the device reaches the peer",
             16 => "neither shared memory nor an RNIC reaches the peer",
             17 => "the program can make system calls itself",
             18 => "ended: bytes arrived that the library of the other end had not sent",
             19 => "no connection was established",
-            20 => "demoted: the program restricts its system calls",
+            20 => "back on TCP: the program restricts its system calls",
             21 => "a stream of the C library has its descriptor",
-            22 => "demoted: large responses",
+            22 => "back on TCP: large responses",
             _ => return None,
         })
     }

@@ -26,7 +26,7 @@ impl Connection {
 
     fn transport(&self) -> &'static str {
         match self.counter("why") {
-            why if why == PathReason::Met as u64 => "shared memory",
+            why if why == PathReason::Paired as u64 => "shared memory",
             why if why == PathReason::DeviceReaches as u64 => "one-sided WRITEs",
             _ => "TCP",
         }

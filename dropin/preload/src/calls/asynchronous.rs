@@ -6,12 +6,12 @@ use farcall_stats::PathReason;
 use libc::{aiocb, sigevent};
 
 use super::export;
-use crate::{descriptors, real, sock};
+use crate::{descriptors, libc_next, sock};
 
 /// Returns a connection to TCP before the kernel, or a thread of the C library, uses it.
 fn before(fd: c_int) {
     if let Some(sock) = sock::get(fd) {
-        descriptors::hand_on(fd, &sock, PathReason::KernelFeature);
+        descriptors::return_to_kernel(fd, &sock, PathReason::KernelFeature);
     }
 }
 
@@ -57,39 +57,24 @@ export! {
         // SAFETY: the caller's block, which `aio_read` requires.
         unsafe {
             before_block(block);
-            real::aio_read(block)
+            libc_next::aio_read(block)
         }
-    }
-
-    fn aio_read64(block: *mut aiocb) -> c_int {
-        // SAFETY: the caller's block, of the same type where offsets have 64 bits.
-        unsafe { aio_read(block) }
     }
 
     fn aio_write(block: *mut aiocb) -> c_int {
         // SAFETY: the caller's block, which `aio_write` requires.
         unsafe {
             before_block(block);
-            real::aio_write(block)
+            libc_next::aio_write(block)
         }
-    }
-
-    fn aio_write64(block: *mut aiocb) -> c_int {
-        // SAFETY: the caller's block, of the same type where offsets have 64 bits.
-        unsafe { aio_write(block) }
     }
 
     fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
         // SAFETY: the caller's list, which `lio_listio` requires.
         unsafe {
             before_list(list, count);
-            real::lio_listio(mode, list, count, event)
+            libc_next::lio_listio(mode, list, count, event)
         }
-    }
-
-    fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
-        // SAFETY: the caller's list, of the same type where offsets have 64 bits.
-        unsafe { lio_listio(mode, list, count, event) }
     }
 
     // In front of the function of libaio.
@@ -97,7 +82,7 @@ export! {
         // SAFETY: the caller's list, which `io_submit` requires.
         unsafe {
             before_submit(count, list);
-            real::io_submit(context, count, list)
+            libc_next::io_submit(context, count, list)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for events.
+//! Functions that wait for events.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -6,19 +6,14 @@ use std::ptr;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, time_t, timespec, timeval};
 
 use super::export;
-use super::opening::open_with_room;
+use super::opening::open_fd;
 use crate::sock::KernelWait;
-use crate::{clock, confined, epoll, errno, pointers, poll, real};
-
-/// Returns the time at which a wait of `timeout_ms` ends; `None` if it is negative: never.
-fn after_ms(timeout_ms: c_int) -> Option<u64> {
-    u64::try_from(timeout_ms).ok().map(|ms| clock::now_ns() + ms * 1_000_000)
-}
+use crate::{clock, confined, epoll, errno, fork, libc_next, pointers, poll};
 
 /// Returns the time at which a wait ends; `None` without a timeout.
 ///
 /// # Errors
-/// If it is no time.
+/// Returns EINVAL if the value is not a valid time.
 fn after(timeout: Option<timespec>) -> Result<Option<u64>, c_int> {
     let Some(timeout) = timeout else { return Ok(None) };
     match (u64::try_from(timeout.tv_sec), u64::try_from(timeout.tv_nsec)) {
@@ -42,15 +37,15 @@ fn time_at<T: Copy>(time: *const T) -> Result<Option<T>, c_int> {
     }
 }
 
-/// Returns whether sets of `count` descriptors are there, those that the program passes.
-fn are_there(sets: [*mut fd_set; 3], count: c_int) -> bool {
+/// Returns whether the sets that the program passes can be written for `count` descriptors.
+fn are_writable(sets: [*mut fd_set; 3], count: c_int) -> bool {
     let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
     sets.iter().all(|set| set.is_null() || pointers::can_write(set.cast::<u64>(), words))
 }
 
-/// The poll that serves a set of descriptors.
-enum Served<'a> {
-    /// The kernel's; threads that are inside of it are counted.
+/// Implementation of poll for a set of descriptors.
+enum PollBy<'a> {
+    /// The kernel's; this thread is counted as a receiver of each connection.
     Kernel { _waits: Vec<KernelWait> },
     /// The library's.
     Library(&'a mut [pollfd]),
@@ -60,14 +55,14 @@ enum Served<'a> {
 ///
 /// # Safety
 /// As poll's manual page says.
-unsafe fn served_by<'a>(fds: *mut pollfd, count: nfds_t) -> Served<'a> {
+unsafe fn poll_by<'a>(fds: *mut pollfd, count: nfds_t) -> PollBy<'a> {
     if count == 0 || count > 1 << 20 || !pointers::can_write(fds, count as usize) {
-        return Served::Kernel { _waits: Vec::new() };
+        return PollBy::Kernel { _waits: Vec::new() };
     }
     // SAFETY: `can_write` has found `count` entries at `fds`, which no other thread uses until the call returns:
     // poll(2) writes them.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
-    poll::kernel_waits(fds).map_or(Served::Library(fds), |_waits| Served::Kernel { _waits })
+    poll::kernel_waits(fds).map_or(PollBy::Library(fds), |_waits| PollBy::Kernel { _waits })
 }
 
 /// Reports descriptors that can be read from what was left in rings when the program restricted its system calls;
@@ -79,9 +74,9 @@ unsafe fn left_in_rings(fds: *mut pollfd, count: nfds_t) -> Option<c_int> {
     if fds.is_null() || count == 0 || count > 1 << 20 {
         return None;
     }
-    // SAFETY: the caller's descriptors, as many as it says.
+    // SAFETY: the caller passes `count` entries, as poll(2) requires.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
-    Some(confined::poll(fds)).filter(|found| *found > 0)
+    Some(poll::poll_when_confined(fds)).filter(|found| *found > 0)
 }
 
 /// Reports the members of an object that can be read from what was left in rings when the program restricted its system
@@ -93,25 +88,25 @@ unsafe fn readable_when_confined(epfd: c_int, events: *mut epoll_event, max: c_i
     if max <= 0 || events.is_null() {
         return None;
     }
-    // SAFETY: the caller's events, all of which may be written; zeros are valid events.
-    let into = unsafe {
-        ptr::write_bytes(events, 0, max as usize);
-        std::slice::from_raw_parts_mut(events, max as usize)
-    };
+    // SAFETY: the caller's array of `max` events, which no other thread uses until the call returns. Each value of its
+    // bytes is a valid event.
+    let into = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
     Some(epoll::readable_members(epfd, into) as c_int).filter(|found| *found > 0)
 }
 
 export! {
     fn epoll_create(size: c_int) -> c_int {
         // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
-        let fd = open_with_room(|| unsafe { real::epoll_create(size) });
+        let fd = open_fd(|| unsafe { libc_next::epoll_create(size) });
+        fork::prepare();
         epoll::created(fd);
         fd
     }
 
     fn epoll_create1(flags: c_int) -> c_int {
         // SAFETY: no memory is involved: all arguments are numbers, which the kernel checks.
-        let fd = open_with_room(|| unsafe { real::epoll_create1(flags) });
+        let fd = open_fd(|| unsafe { libc_next::epoll_create1(flags) });
+        fork::prepare();
         epoll::created(fd);
         fd
     }
@@ -122,13 +117,13 @@ export! {
     }
 
     fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
-        // SAFETY: `events` has room for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
-        // checks the first of them before it writes, and the kernel all that it writes. `mask` goes to the kernel
+        // SAFETY: `events` has space for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
+        // checks the first of them before it writes, and the kernel all that it writes. `mask` is passed to the kernel
         // alone.
         unsafe {
             if confined::is_confined() {
                 let found = readable_when_confined(epfd, events, max);
-                return found.unwrap_or_else(|| real::epoll_wait(epfd, events, max, timeout_ms));
+                return found.unwrap_or_else(|| libc_next::epoll_wait(epfd, events, max, timeout_ms));
             }
             epoll::wait(epfd, events, max, epoll::Timeout::from_ms(timeout_ms), ptr::null())
         }
@@ -137,13 +132,13 @@ export! {
     fn epoll_pwait(
         epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t,
     ) -> c_int {
-        // SAFETY: `events` has room for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
-        // checks the first of them before it writes, and the kernel all that it writes. `mask` goes to the kernel
+        // SAFETY: `events` has space for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
+        // checks the first of them before it writes, and the kernel all that it writes. `mask` is passed to the kernel
         // alone.
         unsafe {
             if confined::is_confined() {
                 let found = readable_when_confined(epfd, events, max);
-                return found.unwrap_or_else(|| real::epoll_pwait(epfd, events, max, timeout_ms, mask));
+                return found.unwrap_or_else(|| libc_next::epoll_pwait(epfd, events, max, timeout_ms, mask));
             }
             epoll::wait(epfd, events, max, epoll::Timeout::from_ms(timeout_ms), mask)
         }
@@ -153,31 +148,31 @@ export! {
         epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int {
         if confined::is_confined() {
-            // SAFETY: `events` has room for `max` events, as epoll_pwait2(2) requires.
+            // SAFETY: `events` has space for `max` events, as epoll_pwait2(2) requires.
             let found = unsafe { readable_when_confined(epfd, events, max) };
             // SAFETY: the kernel checks the pointers, which are the program's, unchanged.
-            return found.unwrap_or_else(|| unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) });
+            return found.unwrap_or_else(|| unsafe { libc_next::epoll_pwait2(epfd, events, max, timeout, mask) });
         }
         match time_at(timeout).and_then(after) {
-            // SAFETY: `events` has room for `max` events until the call returns, as epoll_wait(2) requires;
-            // `epoll::wait` checks the first of them before it writes, and the kernel all that it writes. `mask` goes
-            // to the kernel alone.
+            // SAFETY: `events` has space for `max` events until the call returns, as epoll_wait(2) requires;
+            // `epoll::wait` checks the first of them before it writes, and the kernel all that it writes. `mask` is
+            // passed to the kernel alone.
             Ok(until_ns) => unsafe { epoll::wait(epfd, events, max, epoll::Timeout::until(until_ns), mask) },
             Err(number) => errno::fail(number),
         }
     }
 
     fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
-        // SAFETY: `served_by` checks that `count` entries at `fds` can be written before the library uses them;
+        // SAFETY: `poll_by` checks that `count` entries at `fds` can be written before the library uses them;
         // otherwise the kernel gets them, which checks them. When the program is confined, `fds` has `count` entries,
         // as poll(2) requires.
         unsafe {
             if confined::is_confined() {
-                return left_in_rings(fds, count).unwrap_or_else(|| real::poll(fds, count, timeout_ms));
+                return left_in_rings(fds, count).unwrap_or_else(|| libc_next::poll(fds, count, timeout_ms));
             }
-            match served_by(fds, count) {
-                Served::Kernel { _waits } => real::poll(fds, count, timeout_ms),
-                Served::Library(fds) => poll::poll(fds, after_ms(timeout_ms), ptr::null()),
+            match poll_by(fds, count) {
+                PollBy::Kernel { _waits } => libc_next::poll(fds, count, timeout_ms),
+                PollBy::Library(fds) => poll::poll(fds, clock::after_ms(timeout_ms), ptr::null()),
             }
         }
     }
@@ -186,21 +181,21 @@ export! {
         if room / size_of::<pollfd>() < count as usize {
             std::process::abort();
         }
-        // SAFETY: `fds` has room for `count` entries, by the comparison above; `poll` takes the same arguments.
+        // SAFETY: `fds` has space for `count` entries, by the comparison above; `poll` takes the same arguments.
         unsafe { poll(fds, count, timeout_ms) }
     }
 
     fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        // SAFETY: `served_by` checks that `count` entries at `fds` can be written before the library uses them;
+        // SAFETY: `poll_by` checks that `count` entries at `fds` can be written before the library uses them;
         // otherwise the kernel gets them, which checks them. When the program is confined, `fds` has `count` entries,
         // as poll(2) requires.
         unsafe {
             if confined::is_confined() {
-                return left_in_rings(fds, count).unwrap_or_else(|| real::ppoll(fds, count, timeout, mask));
+                return left_in_rings(fds, count).unwrap_or_else(|| libc_next::ppoll(fds, count, timeout, mask));
             }
-            let fds = match served_by(fds, count) {
-                Served::Kernel { _waits } => return real::ppoll(fds, count, timeout, mask),
-                Served::Library(fds) => fds,
+            let fds = match poll_by(fds, count) {
+                PollBy::Kernel { _waits } => return libc_next::ppoll(fds, count, timeout, mask),
+                PollBy::Library(fds) => fds,
             };
             match time_at(timeout).and_then(after) {
                 Ok(until_ns) => poll::poll(fds, until_ns, mask),
@@ -215,7 +210,7 @@ export! {
         if room / size_of::<pollfd>() < count as usize {
             std::process::abort();
         }
-        // SAFETY: `fds` has room for `count` entries, by the comparison above; `ppoll` takes the same arguments.
+        // SAFETY: `fds` has space for `count` entries, by the comparison above; `ppoll` takes the same arguments.
         unsafe { ppoll(fds, count, timeout, mask) }
     }
 
@@ -226,28 +221,28 @@ export! {
         // otherwise the kernel gets them. The time is read by `time_at` where it can be, and no other thread uses sets
         // or time until the call returns.
         unsafe {
-            if !are_there([read, write, other], count) {
-                return real::select(count, read, write, other, timeout);
+            if !are_writable([read, write, other], count) {
+                return libc_next::select(count, read, write, other, timeout);
             }
             let mut sets = Sets::of(count, read, write, other);
             if confined::is_confined() {
-                if confined::poll(&mut sets.fds) > 0 {
+                if poll::poll_when_confined(&mut sets.fds) > 0 {
                     return sets.report();
                 }
-                return real::select(count, read, write, other, timeout);
+                return libc_next::select(count, read, write, other, timeout);
             }
             if let Some(_waits) = poll::kernel_waits(&sets.fds) {
-                return real::select(count, read, write, other, timeout);
+                return libc_next::select(count, read, write, other, timeout);
             }
             let time = match time_at(timeout) {
                 Ok(time) => time,
                 Err(number) => return errno::fail(number),
             };
-            let wish = time.map(|timeout| timespec {
+            let requested = time.map(|timeout| timespec {
                 tv_sec: timeout.tv_sec + timeout.tv_usec as time_t / 1_000_000,
                 tv_nsec: timeout.tv_usec % 1_000_000 * 1_000,
             });
-            let until_ns = match after(wish) {
+            let until_ns = match after(requested) {
                 Ok(until_ns) => until_ns,
                 Err(number) => return errno::fail(number),
             };
@@ -269,18 +264,18 @@ export! {
         // otherwise the kernel gets them. The time is read by `time_at` where it can be, and no other thread uses sets
         // or time until the call returns.
         unsafe {
-            if !are_there([read, write, other], count) {
-                return real::pselect(count, read, write, other, timeout, mask);
+            if !are_writable([read, write, other], count) {
+                return libc_next::pselect(count, read, write, other, timeout, mask);
             }
             let mut sets = Sets::of(count, read, write, other);
             if confined::is_confined() {
-                if confined::poll(&mut sets.fds) > 0 {
+                if poll::poll_when_confined(&mut sets.fds) > 0 {
                     return sets.report();
                 }
-                return real::pselect(count, read, write, other, timeout, mask);
+                return libc_next::pselect(count, read, write, other, timeout, mask);
             }
             if let Some(_waits) = poll::kernel_waits(&sets.fds) {
-                return real::pselect(count, read, write, other, timeout, mask);
+                return libc_next::pselect(count, read, write, other, timeout, mask);
             }
             match time_at(timeout).and_then(after) {
                 Ok(until_ns) => sets.wait(until_ns, mask),
@@ -335,7 +330,7 @@ impl Sets {
     }
 
     /// # Safety
-    /// As [`Sets::of`].
+    /// The contract of [`Sets::of`].
     unsafe fn wait(&mut self, until_ns: Option<u64>, mask: *const sigset_t) -> c_int {
         if poll::poll(&mut self.fds, until_ns, mask) < 0 {
             return -1;
@@ -350,7 +345,7 @@ impl Sets {
     /// Sets the bits of what is ready. Returns their number.
     ///
     /// # Safety
-    /// As [`Sets::of`].
+    /// The contract of [`Sets::of`].
     unsafe fn report(&mut self) -> c_int {
         let mut found = 0;
         for (set, asked, answers) in self.sets.iter().filter(|(set, ..)| !set.is_null()) {

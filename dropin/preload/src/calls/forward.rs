@@ -3,12 +3,12 @@
 
 use std::ffi::{CStr, c_void};
 
-use crate::real;
+use crate::libc_next;
 
 /// Returns the C library's function of a name.
 pub fn next(name: &CStr) -> *mut c_void {
     // SAFETY: a C string.
-    unsafe { real::symbol(libc::RTLD_NEXT, name.as_ptr()) }
+    unsafe { libc_next::symbol(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
 /// Exports functions: each calls `before` with its first three arguments, and jumps to what that returns.

@@ -1,9 +1,9 @@
-//! Objects are loaded: their code may use connections without the library.
+//! Functions that load objects, whose code may use connections without the library.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use super::export;
-use crate::{direct_calls, real};
+use crate::{direct_calls, libc_next};
 
 /// Returns whether an object is loaded that calls its own libraries' functions before those of this library.
 fn avoids_the_library(flags: c_int) -> bool {
@@ -14,11 +14,11 @@ export! {
     // Another namespace has a C library of its own.
     fn dlmopen(namespace: libc::Lmid_t, file: *const c_char, flags: c_int) -> *mut c_void {
         if namespace != libc::LM_ID_BASE || avoids_the_library(flags) {
-            direct_calls::found("an object that does not call this library (dlmopen, RTLD_DEEPBIND)");
+            direct_calls::record_found("an object that does not call this library (dlmopen, RTLD_DEEPBIND)");
         }
         // SAFETY: `file` is null or a C string of the program's, which the loader alone reads.
-        let loaded = unsafe { real::dlmopen(namespace, file, flags) };
-        direct_calls::loaded();
+        let loaded = unsafe { libc_next::dlmopen(namespace, file, flags) };
+        direct_calls::after_load();
         loaded
     }
 }
@@ -28,10 +28,11 @@ mod by_caller {
     use std::ffi::{CStr, c_char, c_int, c_void};
 
     use super::super::forward::{forward, next};
-    use crate::{direct_calls, real};
+    use crate::{direct_calls, libc_next};
 
-    /// Chooses how to load an object. The loader searches a name without a slash also where the caller's object says,
-    /// so it must see the caller; then this library does not see what was loaded before the program does.
+    /// Chooses how to load an object. The loader searches for a name without a slash also in directories that the
+    /// caller's object names, so the loader must see the caller. Then this library does not inspect the loaded object
+    /// before the program uses it.
     unsafe extern "C" fn before_dlopen(
         file: *const c_char,
         flags: c_int,
@@ -39,7 +40,7 @@ mod by_caller {
         caller: usize,
     ) -> *mut c_void {
         if super::avoids_the_library(flags) {
-            direct_calls::found("an object that does not call this library (RTLD_DEEPBIND)");
+            direct_calls::record_found("an object that does not call this library (RTLD_DEEPBIND)");
         }
         // SAFETY: null, or the caller's C string.
         let name = (!file.is_null()).then(|| unsafe { CStr::from_ptr(file) }.to_bytes());
@@ -49,7 +50,7 @@ mod by_caller {
             return next(c"dlopen");
         }
         if depends_on_caller {
-            direct_calls::loads_unseen();
+            direct_calls::before_unseen_load();
             return next(c"dlopen");
         }
         load as *mut c_void
@@ -57,8 +58,8 @@ mod by_caller {
 
     unsafe extern "C-unwind" fn load(file: *const c_char, flags: c_int) -> *mut c_void {
         // SAFETY: `file` is null or a C string of the program's, which the loader alone reads.
-        let loaded = unsafe { real::dlopen(file, flags) };
-        direct_calls::loaded();
+        let loaded = unsafe { libc_next::dlopen(file, flags) };
+        direct_calls::after_load();
         loaded
     }
 
@@ -66,19 +67,19 @@ mod by_caller {
     /// instead; without a handle the loader must see the caller.
     unsafe extern "C" fn before_dlsym(handle: *mut c_void, _name: *const c_char) -> *mut c_void {
         let has_handle = handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT;
-        let find = real::find_symbol().map_or(std::ptr::null_mut(), |find| find as *mut c_void);
+        let find = libc_next::find_symbol().map_or(std::ptr::null_mut(), |find| find as *mut c_void);
         if has_handle { find_in_object as *mut c_void } else { find }
     }
 
     unsafe extern "C" fn find_in_object(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-        // SAFETY: `name` is a C string of the program's, and `handle` one that the loader gave it.
-        let found = unsafe { real::symbol(handle, name) };
+        // SAFETY: `name` is a C string of the program's, and `handle` one that the loader returned to it.
+        let found = unsafe { libc_next::symbol(handle, name) };
         if found.is_null() {
             return found;
         }
         // SAFETY: the caller's C string, which named a symbol.
         let [first, next] =
-            [libc::RTLD_DEFAULT, libc::RTLD_NEXT].map(|from| unsafe { real::symbol(from, name) });
+            [libc::RTLD_DEFAULT, libc::RTLD_NEXT].map(|from| unsafe { libc_next::symbol(from, name) });
         if found == next && direct_calls::is_own(first.addr()) { first } else { found }
     }
 

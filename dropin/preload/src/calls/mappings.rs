@@ -7,8 +7,8 @@ use libc::{off_t, size_t};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MremapFlags, ProtFlags};
 
-use super::export;
-use crate::{errno, pointers, real};
+use super::{export, export_before};
+use crate::{errno, libc_next, pointers};
 
 /// Returns an address; sets `errno` if there is none.
 fn mapped(result: Result<*mut c_void, Errno>) -> *mut c_void {
@@ -18,28 +18,17 @@ fn mapped(result: Result<*mut c_void, Errno>) -> *mut c_void {
     })
 }
 
+export_before! { pointers::before_change:
+    fn munmap(at: *mut c_void, len: size_t) -> c_int;
+    fn mprotect(at: *mut c_void, len: size_t, access: c_int) -> c_int;
+    fn pkey_mprotect(at: *mut c_void, len: size_t, access: c_int, key: c_int) -> c_int;
+    fn shmdt(at: *const c_void) -> c_int;
+    fn brk(end: *mut c_void) -> c_int;
+}
+
 // `mmap` and `mremap` call the kernel and not the C library's functions: an allocator may call them before the loader
 // can find these, and finding them allocates.
 export! {
-    fn munmap(at: *mut c_void, len: size_t) -> c_int {
-        pointers::before_change();
-        // SAFETY: the program unmaps what it has mapped itself, and refers to none of it afterwards, as munmap(2)
-        // requires.
-        unsafe { real::munmap(at, len) }
-    }
-
-    fn mprotect(at: *mut c_void, len: size_t, access: c_int) -> c_int {
-        pointers::before_change();
-        // SAFETY: the program protects what it has mapped itself, and accesses it accordingly, as mprotect(2) requires.
-        unsafe { real::mprotect(at, len, access) }
-    }
-
-    fn pkey_mprotect(at: *mut c_void, len: size_t, access: c_int, key: c_int) -> c_int {
-        pointers::before_change();
-        // SAFETY: the program protects what it has mapped itself, and accesses it accordingly, as mprotect(2) requires.
-        unsafe { real::pkey_mprotect(at, len, access, key) }
-    }
-
     fn mmap(at: *mut c_void, len: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
         if flags & libc::MAP_FIXED != 0 {
             pointers::before_change();
@@ -58,11 +47,6 @@ export! {
         mapped(unsafe { mm::mmap(at, len, access, kinds, BorrowedFd::borrow_raw(fd), offset as u64) })
     }
 
-    fn mmap64(at: *mut c_void, len: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
-        // SAFETY: `mmap` takes the same arguments: `off_t` is 64 bits long.
-        unsafe { mmap(at, len, access, flags, fd, offset) }
-    }
-
     // The last argument is passed on, whether the caller passed it or not.
     fn mremap(at: *mut c_void, len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void {
         const FIXED: u32 = libc::MREMAP_FIXED as u32;
@@ -78,23 +62,11 @@ export! {
         })
     }
 
-    fn shmdt(at: *const c_void) -> c_int {
-        pointers::before_change();
-        // SAFETY: the program detaches what it has attached itself, as shmdt(2) requires.
-        unsafe { real::shmdt(at) }
-    }
-
-    fn brk(end: *mut c_void) -> c_int {
-        pointers::before_change();
-        // SAFETY: the program refers to nothing behind the new end, as brk(2) requires.
-        unsafe { real::brk(end) }
-    }
-
     fn sbrk(increment: isize) -> *mut c_void {
         if increment < 0 {
             pointers::before_change();
         }
         // SAFETY: the program refers to nothing behind the new end, as brk(2) requires.
-        unsafe { real::sbrk(increment) }
+        unsafe { libc_next::sbrk(increment) }
     }
 }

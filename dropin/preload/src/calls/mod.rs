@@ -1,15 +1,16 @@
-//! The functions that programs call in the place of the C library's: each asks whether a connection of ours is meant,
-//! and lets the C library's do all the rest.
+//! Functions that replace those of the C library. Each handles the connections of this library, and calls the C
+//! library's function for all other descriptors.
 //!
-//! An unwinding may leave them, because a thread can be cancelled inside of calls that wait.
+//! They may unwind, because a thread can be cancelled in a call that waits.
 
 mod aliases;
 mod asynchronous;
 mod confinement;
 mod connection;
-pub mod control;
+mod control;
 mod events;
-pub mod forward;
+mod forward;
+mod jumps;
 mod loading;
 mod mappings;
 mod opening;
@@ -35,3 +36,21 @@ macro_rules! export {
     };
 }
 use export;
+
+/// Exports functions that call `before`, and then the C library's function with their arguments.
+macro_rules! export_before {
+    ($before:path: $($(#[$attribute:meta])* fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
+        $crate::calls::export! {
+            $(
+                $(#[$attribute])*
+                fn $name($($arg: $ty),*) -> $ret {
+                    $before();
+                    // SAFETY: the C library's function of that name has the contract of this one, whose arguments it
+                    // gets unchanged.
+                    unsafe { $crate::libc_next::$name($($arg),*) }
+                }
+            )*
+        }
+    };
+}
+use export_before;

@@ -1,111 +1,61 @@
-//! Other programs and processes start.
+//! Functions that start programs and processes.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::{FILE, pid_t};
 
-use super::export;
-use super::opening::with_room_for;
-use crate::{descriptors, real};
+use super::opening::with_free_fd_for;
+use super::{export, export_before};
+use crate::{descriptors, libc_next};
 
-export! {
+/// Returns whether `clone` with these flags creates a process, with memory or descriptors of its own.
+pub(super) fn copies_descriptors(flags: c_int) -> bool {
+    const THREAD: c_int = libc::CLONE_VM | libc::CLONE_FILES;
+    flags & THREAD != THREAD
+}
+
+export_before! { descriptors::before_spawn:
     fn posix_spawn(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
-        arguments: *const *mut c_char, variables: *const *mut c_char,
-    ) -> c_int {
-        descriptors::before_spawn();
-        // SAFETY: the strings and lists are the program's, unchanged, and not read here: they end where
-        // posix_spawn(3) requires it. `pid`, `actions` and `attributes` are null or the program's objects, which the C
-        // library alone uses.
-        unsafe { real::posix_spawn(pid, path, actions, attributes, arguments, variables) }
-    }
-
+        arguments: *const *mut c_char, variables: *const *mut c_char
+    ) -> c_int;
     fn posix_spawnp(
         pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
-        arguments: *const *mut c_char, variables: *const *mut c_char,
-    ) -> c_int {
-        descriptors::before_spawn();
-        // SAFETY: the strings and lists are the program's, unchanged, and not read here: they end where
-        // posix_spawnp(3) requires it. `pid`, `actions` and `attributes` are null or the program's objects, which the C
-        // library alone uses.
-        unsafe { real::posix_spawnp(pid, file, actions, attributes, arguments, variables) }
-    }
+        arguments: *const *mut c_char, variables: *const *mut c_char
+    ) -> c_int;
+    fn system(command: *const c_char) -> c_int;
+    fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> c_int;
+}
 
+export_before! { descriptors::before_raw_fork:
+    // Without the handlers of a fork.
+    fn _Fork() -> pid_t;
+}
+
+export_before! { descriptors::before_exec:
+    fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    fn execveat(
+        directory: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
+        flags: c_int
+    ) -> c_int;
+    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    fn execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+    fn fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
+}
+
+export! {
     // The child gets this descriptor by another number, whatever its flags are.
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
-        descriptors::spawns_with(fd);
+        descriptors::record_spawn_action(fd);
         // SAFETY: `actions` is the program's initialized object, which the C library alone uses.
-        unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, new) }
-    }
-
-    fn system(command: *const c_char) -> c_int {
-        descriptors::before_spawn();
-        // SAFETY: `command` is null or a string of the program's, which the C library alone reads.
-        unsafe { real::system(command) }
+        unsafe { libc_next::posix_spawn_file_actions_adddup2(actions, fd, new) }
     }
 
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
         descriptors::before_spawn();
         // SAFETY: both strings are the program's, which the C library alone reads.
-        with_room_for(|| unsafe { real::popen(command, mode) })
-    }
-
-    fn wordexp(words: *const c_char, into: *mut c_void, flags: c_int) -> c_int {
-        descriptors::before_spawn();
-        // SAFETY: `words` is a string of the program's, and `into` its `wordexp_t`; the C library alone uses them.
-        unsafe { real::wordexp(words, into, flags) }
-    }
-
-    // Without the handlers of a fork.
-    fn _Fork() -> pid_t {
-        descriptors::before_unseen_fork();
-        // SAFETY: no arguments; what the child may do is the caller's concern.
-        unsafe { real::_Fork() }
-    }
-
-    fn execve(path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists are the program's, unchanged; the kernel reads them, and fails with EFAULT if
-        // it cannot.
-        unsafe { real::execve(path, arguments, variables) }
-    }
-
-    fn execveat(
-        folder: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
-        flags: c_int,
-    ) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists are the program's, unchanged; the kernel reads them, and fails with EFAULT if
-        // it cannot.
-        unsafe { real::execveat(folder, path, arguments, variables, flags) }
-    }
-
-    fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists, which end with a null pointer, are the program's, unchanged; the C library
-        // alone reads them.
-        unsafe { real::execv(path, arguments) }
-    }
-
-    fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists, which end with a null pointer, are the program's, unchanged; the C library
-        // alone reads them.
-        unsafe { real::execvp(file, arguments) }
-    }
-
-    fn execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists, which end with a null pointer, are the program's, unchanged; the C library
-        // alone reads them.
-        unsafe { real::execvpe(file, arguments, variables) }
-    }
-
-    fn fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int {
-        descriptors::before_exec();
-        // SAFETY: the strings and lists are the program's, unchanged; the kernel reads them, and fails with EFAULT if
-        // it cannot.
-        unsafe { real::fexecve(fd, arguments, variables) }
+        with_free_fd_for(|| unsafe { libc_next::popen(command, mode) })
     }
 }
 
@@ -133,8 +83,8 @@ mod with_lists {
 
     /// Called before `clone`, which runs no fork handlers.
     extern "C" fn before_clone(_function: usize, _stack: usize, flags: c_int) -> *mut c_void {
-        if flags & (libc::CLONE_VM | libc::CLONE_FILES) != libc::CLONE_VM | libc::CLONE_FILES {
-            descriptors::before_unseen_fork();
+        if super::copies_descriptors(flags) {
+            descriptors::before_raw_fork();
         }
         next(c"clone")
     }

@@ -1,16 +1,14 @@
-//! Bytes come.
+//! Functions that receive bytes.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{cmsghdr, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::export;
-use crate::io::{self, Way};
-use crate::{descriptors, errno, own_fds, pointers, real, sock};
+use crate::{descriptors, errno, io, libc_next, own_fds, pointers, sock};
 
-/// Buffers that a call may have (IOV_MAX).
-const MAX_BUFFERS: usize = 1024;
+/// Maximum number of buffers of a call (IOV_MAX).
+pub const MAX_BUFFERS: usize = 1024;
 
 /// Flags of preadv2 and pwritev2 that the kernel accepts for sockets.
 pub const VECTOR_FLAGS: c_int =
@@ -21,7 +19,8 @@ pub fn is_refused(buffers: &[iovec]) -> bool {
     buffers.iter().any(|buffer| isize::try_from(buffer.iov_len).is_err())
 }
 
-/// Receives into one buffer, if the descriptor is a connection of ours.
+/// Receives into one buffer, if the descriptor is a connection of this library; `None` if the kernel must execute the
+/// call.
 ///
 /// # Safety
 /// The buffer is the program's.
@@ -30,16 +29,13 @@ unsafe fn into_one(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> O
     let sock = sock::get(fd)?;
     // SAFETY: the one buffer is the program's, by this function's contract: `len` bytes that can be written until the
     // call returns. `sock` keeps the connection until then.
-    match unsafe { io::receive(fd, &sock, &[iovec { iov_base: into, iov_len: len }], flags) } {
-        Way::Kernel => None,
-        Way::Done(done) => Some(done),
-    }
+    unsafe { io::receive(fd, &sock, &[iovec { iov_base: into, iov_len: len }], flags) }.done()
 }
 
 /// Receives into many buffers; `None` as in [`into_one`].
 ///
 /// # Safety
-/// As [`into_one`].
+/// The contract of [`into_one`].
 unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int) -> Option<ssize_t> {
     let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && pointers::can_read(buffers, count))?;
     // SAFETY: `can_read` has found `count` entries at `buffers`; the program leaves the list alone until the call
@@ -49,17 +45,14 @@ unsafe fn into_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
         return None;
     }
     // SAFETY: the list is valid, and its buffers can be written until the call returns, by this function's contract.
-    match unsafe { io::receive(fd, &sock, buffers, flags) } {
-        Way::Kernel => None,
-        Way::Done(done) => Some(done),
-    }
+    unsafe { io::receive(fd, &sock, buffers, flags) }.done()
 }
 
 /// Returns whether readv or writev is called for no bytes at all, which the kernel completes without its sockets.
 ///
 /// # Safety
-/// As [`into_one`].
-pub unsafe fn is_nothing(buffers: *const iovec, count: c_int) -> bool {
+/// The contract of [`into_one`].
+pub unsafe fn is_empty_call(buffers: *const iovec, count: c_int) -> bool {
     let Ok(count) = usize::try_from(count) else { return false };
     // SAFETY: `can_read` has found `count` entries at `buffers` before they are read; the program leaves them alone
     // until the call returns.
@@ -71,16 +64,16 @@ pub unsafe fn is_nothing(buffers: *const iovec, count: c_int) -> bool {
 }
 
 /// Adds the control message that the kernel adds if TCP_INQ is on: the number of bytes left to receive; see
-/// [`io::bytes_left_to_tell`].
+/// [`io::inq_bytes`].
 ///
 /// # Safety
 /// The message is the program's.
-unsafe fn tell_inq(fd: c_int, message: &mut msghdr) {
+unsafe fn add_inq(fd: c_int, message: &mut msghdr) {
     const TCP_CM_INQ: c_int = 36;
     let room = message.msg_controllen;
     message.msg_controllen = 0;
-    let Some(sock) = sock::get(fd).filter(|sock| sock.tells_inq.load(Relaxed)) else { return };
-    // SAFETY: CMSG_SPACE and CMSG_LEN count only; there is room for what is written.
+    let Some(sock) = sock::get(fd).filter(|sock| sock.reports_inq()) else { return };
+    // SAFETY: CMSG_SPACE and CMSG_LEN count only; the program's buffer is long enough for what is written.
     unsafe {
         if message.msg_control.is_null() || room < libc::CMSG_SPACE(size_of::<c_int>() as c_uint) as usize {
             return;
@@ -91,7 +84,7 @@ unsafe fn tell_inq(fd: c_int, message: &mut msghdr) {
             cmsg_type: TCP_CM_INQ,
         };
         message.msg_control.cast::<cmsghdr>().write_unaligned(header);
-        let left = io::bytes_left_to_tell(&sock).min(c_int::MAX as u64) as c_int;
+        let left = io::inq_bytes(&sock).min(c_int::MAX as u64) as c_int;
         message.msg_control.cast::<u8>().add(size_of::<cmsghdr>()).cast::<c_int>().write_unaligned(left);
         message.msg_controllen = libc::CMSG_SPACE(size_of::<c_int>() as c_uint) as _;
     }
@@ -102,11 +95,11 @@ unsafe fn tell_inq(fd: c_int, message: &mut msghdr) {
 ///
 /// # Safety
 /// The kernel has filled the message.
-unsafe fn make_way_for_descriptors(message: *const msghdr) {
+unsafe fn release_near_received(message: *const msghdr) {
     // SAFETY: the kernel has written the message and its control data, by this function's contract; CMSG_FIRSTHDR and
     // CMSG_NXTHDR return headers inside of these only, and `cmsg_len` counts the bytes of each.
     unsafe {
-        if (*message).msg_controllen == 0 || !own_fds::are_there() {
+        if (*message).msg_controllen == 0 || !own_fds::exist() {
             return;
         }
         let saved = errno::get();
@@ -116,7 +109,7 @@ unsafe fn make_way_for_descriptors(message: *const msghdr) {
                 let bytes = entry.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let fds = libc::CMSG_DATA(header).cast::<c_int>();
                 (0..bytes / size_of::<c_int>())
-                    .for_each(|at| descriptors::make_way(fds.add(at).read_unaligned()));
+                    .for_each(|at| descriptors::release_near(fds.add(at).read_unaligned()));
             }
             header = libc::CMSG_NXTHDR(message, header);
         }
@@ -132,7 +125,7 @@ export! {
             // A read of nothing never waits, as a receive of nothing does; the kernel refuses one of too much.
             let is_kernels = len == 0 || isize::try_from(len).is_err();
             let done = if is_kernels { None } else { into_one(fd, into, len, 0) };
-            done.unwrap_or_else(|| real::read(fd, into, len))
+            done.unwrap_or_else(|| libc_next::read(fd, into, len))
         }
     }
 
@@ -147,11 +140,11 @@ export! {
 
     fn readv(fd: c_int, into: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: `count` buffers at `into` can be written until the call returns, as its manual page requires;
-        // `is_nothing` and `into_many` check that the list can be read, and `io::receive` the buffers. The kernel
+        // `is_empty_call` and `into_many` check that the list can be read, and `io::receive` the buffers. The kernel
         // checks both itself.
         unsafe {
-            let done = if is_nothing(into, count) { None } else { into_many(fd, into, count as usize, 0) };
-            done.unwrap_or_else(|| real::readv(fd, into, count))
+            let done = if is_empty_call(into, count) { None } else { into_many(fd, into, count as usize, 0) };
+            done.unwrap_or_else(|| libc_next::readv(fd, into, count))
         }
     }
 
@@ -159,13 +152,13 @@ export! {
     fn preadv2(fd: c_int, into: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         let receive_flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: `count` buffers at `into` can be written until the call returns, as its manual page requires;
-        // `is_nothing` and `into_many` check that the list can be read, and `io::receive` the buffers. The kernel
+        // `is_empty_call` and `into_many` check that the list can be read, and `io::receive` the buffers. The kernel
         // checks both itself.
         unsafe {
             (offset == -1 && flags & !VECTOR_FLAGS == 0)
                 .then(|| into_many(fd, into, count as usize, receive_flags))
                 .flatten()
-                .unwrap_or_else(|| real::preadv2(fd, into, count, offset, flags))
+                .unwrap_or_else(|| libc_next::preadv2(fd, into, count, offset, flags))
         }
     }
 
@@ -177,7 +170,7 @@ export! {
     fn recv(fd: c_int, into: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
         // SAFETY: `len` bytes at `into` can be written until the call returns, as its manual page requires;
         // `io::receive` and the kernel check them, so that a wrong pointer makes the call fail with EFAULT.
-        unsafe { into_one(fd, into, len, flags).unwrap_or_else(|| real::recv(fd, into, len, flags)) }
+        unsafe { into_one(fd, into, len, flags).unwrap_or_else(|| libc_next::recv(fd, into, len, flags)) }
     }
 
     fn __recv_chk(fd: c_int, into: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
@@ -206,7 +199,7 @@ export! {
                     }
                     done
                 }
-                None => real::recvfrom(fd, into, len, flags, address, address_len),
+                None => libc_next::recvfrom(fd, into, len, flags, address, address_len),
             }
         }
     }
@@ -229,16 +222,16 @@ export! {
         // kernel gets by the kernel.
         unsafe {
             if sock::get(fd).is_none() || !pointers::can_write(message, 1) {
-                let received = real::recvmsg(fd, message, flags);
+                let received = libc_next::recvmsg(fd, message, flags);
                 if received >= 0 {
-                    make_way_for_descriptors(message);
+                    release_near_received(message);
                 }
                 return received;
             }
             let ours = &mut *message;
             if let Some(sock) = sock::get(fd)
                 && let Some(done) =
-                    io::receive_before_meeting(fd, &sock, flags, || real::recvmsg(fd, message, flags))
+                    io::receive_before_pairing(fd, &sock, flags, || libc_next::recvmsg(fd, message, flags))
             {
                 return done;
             }
@@ -246,24 +239,24 @@ export! {
                 Some(done) => {
                     if done >= 0 {
                         (ours.msg_namelen, ours.msg_flags) = (0, 0);
-                        tell_inq(fd, ours);
+                        add_inq(fd, ours);
                     }
                     done
                 }
-                None => real::recvmsg(fd, message, flags),
+                None => libc_next::recvmsg(fd, message, flags),
             }
         }
     }
 
     fn recvmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         // SAFETY: `can_write` has found `count` messages at `list`, so that `list.add(at)` is one of them for each `at`
-        // below `count`; no other thread uses them until the call returns. `timeout` goes to the kernel alone.
+        // below `count`; no other thread uses them until the call returns. `timeout` is passed to the kernel alone.
         unsafe {
             let sock = sock::get(fd).filter(|_| pointers::can_write(list, count as usize));
             let Some(sock) = sock else {
-                let received = real::recvmmsg(fd, list, count, flags, timeout);
+                let received = libc_next::recvmmsg(fd, list, count, flags, timeout);
                 for at in 0..usize::try_from(received).unwrap_or(0) {
-                    make_way_for_descriptors(&raw const (*list.add(at)).msg_hdr);
+                    release_near_received(&raw const (*list.add(at)).msg_hdr);
                 }
                 return received;
             };

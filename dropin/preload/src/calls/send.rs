@@ -1,4 +1,4 @@
-//! Bytes go.
+//! Functions that send bytes.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -6,14 +6,10 @@ use farcall_stats::PathReason;
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::export;
-use super::receive::{VECTOR_FLAGS, is_nothing, is_refused};
-use crate::io::{self, Way};
-use crate::{descriptors, errno, pointers, real, sock};
+use super::receive::{MAX_BUFFERS, VECTOR_FLAGS, is_empty_call, is_refused};
+use crate::{descriptors, errno, io, libc_next, pointers, sock};
 
-/// Buffers that a call may have (IOV_MAX).
-const MAX_BUFFERS: usize = 1024;
-
-/// Sends one buffer, if the descriptor is a connection of ours.
+/// Sends one buffer, if the descriptor is a connection of this library; `None` if the kernel must execute the call.
 ///
 /// # Safety
 /// The buffer is the program's.
@@ -22,16 +18,13 @@ unsafe fn from_one(fd: c_int, from: *const c_void, len: size_t, flags: c_int) ->
     let sock = sock::get(fd)?;
     // SAFETY: the one buffer is the program's, by this function's contract: `len` bytes that can be read until the call
     // returns. `io::send` writes none of them.
-    match unsafe { io::send(fd, &sock, &[iovec { iov_base: from.cast_mut(), iov_len: len }], flags) } {
-        Way::Kernel => None,
-        Way::Done(done) => Some(done),
-    }
+    unsafe { io::send(fd, &sock, &[iovec { iov_base: from.cast_mut(), iov_len: len }], flags) }.done()
 }
 
 /// Sends many buffers; `None` as in [`from_one`].
 ///
 /// # Safety
-/// As [`from_one`].
+/// The contract of [`from_one`].
 unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int) -> Option<ssize_t> {
     let sock = sock::get(fd).filter(|_| count <= MAX_BUFFERS && pointers::can_read(buffers, count))?;
     // SAFETY: `can_read` has found `count` entries at `buffers`; the program leaves the list alone until the call
@@ -41,17 +34,14 @@ unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
         return None;
     }
     // SAFETY: the list is valid, and its buffers can be read until the call returns, by this function's contract.
-    match unsafe { io::send(fd, &sock, buffers, flags) } {
-        Way::Kernel => None,
-        Way::Done(done) => Some(done),
-    }
+    unsafe { io::send(fd, &sock, buffers, flags) }.done()
 }
 
-/// Descriptors that go with a message to another process: connections among them belong to both.
+/// Returns connections to TCP whose descriptors a message passes to another process.
 ///
 /// # Safety
 /// The message is the program's.
-unsafe fn hand_on_descriptors(message: *const msghdr) {
+unsafe fn release_sent(message: *const msghdr) {
     // SAFETY: `can_read` has found the message, and `msg_controllen` bytes at `msg_control`; CMSG_FIRSTHDR and
     // CMSG_NXTHDR return headers inside of them only. The descriptors lie in the bytes that `cmsg_len` counts, which
     // are no more than these, as cmsg(3) requires.
@@ -71,7 +61,7 @@ unsafe fn hand_on_descriptors(message: *const msghdr) {
                 for at in 0..bytes / size_of::<c_int>() {
                     let fd = fds.add(at).read_unaligned();
                     if let Some(sock) = sock::get(fd) {
-                        descriptors::hand_on(fd, &sock, PathReason::Sent);
+                        descriptors::return_to_kernel(fd, &sock, PathReason::Sent);
                     }
                 }
             }
@@ -88,37 +78,37 @@ export! {
             // The kernel refuses to write too much.
             let is_refused = isize::try_from(len).is_err();
             let done = if is_refused { None } else { from_one(fd, from, len, 0) };
-            done.unwrap_or_else(|| real::write(fd, from, len))
+            done.unwrap_or_else(|| libc_next::write(fd, from, len))
         }
     }
 
     fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
         // SAFETY: `count` buffers at `from` can be read until the call returns, as its manual page requires;
-        // `is_nothing` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel checks
-        // both itself.
+        // `is_empty_call` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel
+        // checks both itself.
         unsafe {
-            let done = if is_nothing(from, count) { None } else { from_many(fd, from, count as usize, 0) };
-            done.unwrap_or_else(|| real::writev(fd, from, count))
+            let done = if is_empty_call(from, count) { None } else { from_many(fd, from, count as usize, 0) };
+            done.unwrap_or_else(|| libc_next::writev(fd, from, count))
         }
     }
 
     fn send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
         // SAFETY: `len` bytes at `from` can be read until the call returns, as its manual page requires; `io::send` and
         // the kernel check them, so that a wrong pointer makes the call fail with EFAULT.
-        unsafe { from_one(fd, from, len, flags).unwrap_or_else(|| real::send(fd, from, len, flags)) }
+        unsafe { from_one(fd, from, len, flags).unwrap_or_else(|| libc_next::send(fd, from, len, flags)) }
     }
 
     // RWF_NOWAIT is the only flag with a meaning for sockets.
     fn pwritev2(fd: c_int, from: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
         let send_flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: `count` buffers at `from` can be read until the call returns, as its manual page requires;
-        // `is_nothing` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel checks
-        // both itself.
+        // `is_empty_call` and `from_many` check that the list can be read, and `io::send` the buffers. The kernel
+        // checks both itself.
         unsafe {
             (offset == -1 && flags & !VECTOR_FLAGS == 0)
                 .then(|| from_many(fd, from, count as usize, send_flags))
                 .flatten()
-                .unwrap_or_else(|| real::pwritev2(fd, from, count, offset, flags))
+                .unwrap_or_else(|| libc_next::pwritev2(fd, from, count, offset, flags))
         }
     }
 
@@ -131,11 +121,11 @@ export! {
         fd: c_int, from: *const c_void, len: size_t, flags: c_int, address: *const sockaddr, address_len: socklen_t,
     ) -> ssize_t {
         // SAFETY: `len` bytes at `from` can be read until the call returns, as its manual page requires; `io::send` and
-        // the kernel check them, so that a wrong pointer makes the call fail with EFAULT. `address` goes to the kernel
-        // alone.
+        // the kernel check them, so that a wrong pointer makes the call fail with EFAULT. `address` is passed to the
+        // kernel alone.
         unsafe {
             from_one(fd, from, len, flags)
-                .unwrap_or_else(|| real::sendto(fd, from, len, flags, address, address_len))
+                .unwrap_or_else(|| libc_next::sendto(fd, from, len, flags, address, address_len))
         }
     }
 
@@ -144,9 +134,9 @@ export! {
         // (sendmsg(2) takes it as constant). Its list and buffers are checked by `from_many` and `io::send`, and what
         // the kernel gets by the kernel.
         unsafe {
-            hand_on_descriptors(message);
+            release_sent(message);
             if sock::get(fd).is_none() || !pointers::can_read(message, 1) {
-                return real::sendmsg(fd, message, flags);
+                return libc_next::sendmsg(fd, message, flags);
             }
             let ours = &*message;
             if !ours.msg_control.is_null()
@@ -156,7 +146,7 @@ export! {
                 sock.demote(PathReason::KernelFeature);
             }
             from_many(fd, ours.msg_iov, ours.msg_iovlen, flags)
-                .unwrap_or_else(|| real::sendmsg(fd, message, flags))
+                .unwrap_or_else(|| libc_next::sendmsg(fd, message, flags))
         }
     }
 
@@ -165,13 +155,13 @@ export! {
         // below `count`; no other thread uses them until the call returns (sendmmsg(2) writes `msg_len`).
         unsafe {
             if !pointers::can_write(list, count as usize) {
-                return real::sendmmsg(fd, list, count, flags);
+                return libc_next::sendmmsg(fd, list, count, flags);
             }
             if sock::get(fd).is_none() {
                 for at in 0..count as usize {
-                    hand_on_descriptors(&raw const (*list.add(at)).msg_hdr);
+                    release_sent(&raw const (*list.add(at)).msg_hdr);
                 }
-                return real::sendmmsg(fd, list, count, flags);
+                return libc_next::sendmmsg(fd, list, count, flags);
             }
             for at in 0..count as usize {
                 let entry = &mut *list.add(at);
@@ -191,12 +181,7 @@ export! {
         }
         // SAFETY: `offset` is null or the program's; the kernel alone reads and writes it, and fails with EFAULT if it
         // cannot.
-        unsafe { real::sendfile(out, from, offset, len) }
-    }
-
-    fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
-        // SAFETY: `sendfile` takes the same arguments: `off_t` is 64 bits long.
-        unsafe { sendfile(out, from, offset, len) }
+        unsafe { libc_next::sendfile(out, from, offset, len) }
     }
 
     fn splice(
@@ -205,7 +190,7 @@ export! {
         for fd in [from, into] {
             if let Some(sock) = sock::get(fd) {
                 sock.demote(PathReason::KernelFeature);
-                if fd == from && io::unread_bytes(&sock) > 0 {
+                if fd == from && sock.unread_bytes() > 0 {
                     // Programs then read.
                     errno::set(libc::EINVAL);
                     return -1;
@@ -214,6 +199,6 @@ export! {
         }
         // SAFETY: both offsets are null or the program's; the kernel alone reads and writes them, and fails with EFAULT
         // if it cannot.
-        unsafe { real::splice(from, from_at, into, into_at, len, flags) }
+        unsafe { libc_next::splice(from, from_at, into, into_at, len, flags) }
     }
 }

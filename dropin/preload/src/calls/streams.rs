@@ -6,7 +6,7 @@ use farcall_stats::PathReason;
 use libc::FILE;
 
 use super::export;
-use crate::{descriptors, real, sock};
+use crate::{descriptors, libc_next, sock};
 
 /// Called before the C library writes to a descriptor without calling this library.
 fn before_output(fd: c_int) {
@@ -19,9 +19,9 @@ export! {
     // The C library's streams read and write without calling the functions of this library.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         // SAFETY: the caller's arguments, which `fdopen` checks.
-        let stream = unsafe { real::fdopen(fd, mode) };
+        let stream = unsafe { libc_next::fdopen(fd, mode) };
         if !stream.is_null() {
-            descriptors::stream_opened(fd);
+            descriptors::after_stream_open(fd);
         }
         stream
     }
@@ -29,25 +29,25 @@ export! {
     fn fclose(stream: *mut FILE) -> c_int {
         // SAFETY: `fclose` requires an open stream.
         let fd = unsafe { libc::fileno(stream) };
-        descriptors::stream_closing(fd);
+        descriptors::before_stream_close(fd);
         // SAFETY: `fclose` requires an open stream.
-        unsafe { real::fclose(stream) }
+        unsafe { libc_next::fclose(stream) }
     }
 
     // Closes the descriptor of the stream, and mostly opens another one with its number.
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
         // SAFETY: `freopen` requires an open stream; the strings are the program's, which the C library alone reads.
         unsafe {
-            descriptors::stream_closing(libc::fileno(stream));
-            real::freopen(path, mode, stream)
+            descriptors::before_stream_close(libc::fileno(stream));
+            libc_next::freopen(path, mode, stream)
         }
     }
 
     fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
         // SAFETY: `freopen` requires an open stream; the strings are the program's, which the C library alone reads.
         unsafe {
-            descriptors::stream_closing(libc::fileno(stream));
-            real::freopen64(path, mode, stream)
+            descriptors::before_stream_close(libc::fileno(stream));
+            libc_next::freopen64(path, mode, stream)
         }
     }
 
@@ -55,20 +55,20 @@ export! {
         before_output(fd);
         // SAFETY: `format` is a C string of the program's, and `arguments` what it describes; the C library alone uses
         // them.
-        unsafe { real::vdprintf(fd, format, arguments) }
+        unsafe { libc_next::vdprintf(fd, format, arguments) }
     }
 
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
         before_output(fd);
         // SAFETY: `format` is a C string of the program's, and `arguments` what it describes; the C library alone uses
         // them.
-        unsafe { real::__vdprintf_chk(fd, flag, format, arguments) }
+        unsafe { libc_next::__vdprintf_chk(fd, flag, format, arguments) }
     }
 
     fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) -> () {
         before_output(fd);
         // SAFETY: the C library reads `count` addresses at `addresses`, as its manual page requires of the program.
-        unsafe { real::backtrace_symbols_fd(addresses, count, fd) }
+        unsafe { libc_next::backtrace_symbols_fd(addresses, count, fd) }
     }
 }
 

@@ -6,13 +6,10 @@ use std::ptr::with_exposed_provenance_mut as pointer;
 use libc::{sigset_t, sockaddr, timespec};
 
 use super::{asynchronous, confinement, connection, control, events, export, process, receive, send};
-use crate::{confined, descriptors, direct_calls, errno, pointers, real};
+use crate::{descriptors, direct_calls, errno, libc_next, pointers};
 
 /// Masks of signals that the kernel takes have this length.
 const MASK_BYTES: usize = 8;
-
-/// A `clone` with both makes a thread, or a process that has all of its maker's descriptors.
-const PARTS_OF_THREADS: c_int = libc::CLONE_VM | libc::CLONE_FILES;
 
 /// Executes the kernel's pselect6, whose last argument is a pair: the address of a mask, and its length.
 ///
@@ -44,15 +41,15 @@ export! {
                 | libc::SYS_shmdt
                 | libc::SYS_brk => pointers::before_change(),
                 // The kernel uses connections for the program.
-                libc::SYS_io_uring_setup => direct_calls::found("io_uring (syscall)"),
+                libc::SYS_io_uring_setup => direct_calls::record_found("io_uring (syscall)"),
                 libc::SYS_io_submit => {
                     asynchronous::before_submit(b as c_long, pointer::<*const u8>(c));
                 }
-                libc::SYS_clone if a as c_int & PARTS_OF_THREADS != PARTS_OF_THREADS => {
-                    descriptors::before_unseen_fork();
+                libc::SYS_clone if process::copies_descriptors(a as c_int) => {
+                    descriptors::before_raw_fork();
                 }
-                libc::SYS_clone3 => descriptors::before_unseen_fork(),
-                libc::SYS_seccomp if confinement::restricts(a) => confined::enter(),
+                libc::SYS_clone3 => descriptors::before_raw_fork(),
+                libc::SYS_seccomp if confinement::restricts(a) => confinement::enter(),
                 libc::SYS_prctl => confinement::before_prctl(a as c_long),
                 libc::SYS_execve => return process::execve(pointer::<c_char>(a), pointer(b), pointer(c)).into(),
                 libc::SYS_execveat => {
@@ -134,13 +131,13 @@ export! {
                 #[cfg(target_arch = "x86_64")]
                 libc::SYS_dup2 => return connection::dup2(fd, b as c_int).into(),
                 #[cfg(target_arch = "x86_64")]
-                libc::SYS_fork | libc::SYS_vfork => descriptors::before_unseen_fork(),
+                libc::SYS_fork | libc::SYS_vfork => descriptors::before_raw_fork(),
                 _ => {}
             }
             loop {
-                let done = real::syscall(number, a, b, c, d, e, f);
+                let done = libc_next::syscall(number, a, b, c, d, e, f);
                 // Calls that open a descriptor do nothing else then.
-                if done != -1 || errno::get() != libc::EMFILE || !descriptors::make_way_for_one() {
+                if done != -1 || errno::get() != libc::EMFILE || !descriptors::release_one() {
                     return done;
                 }
             }

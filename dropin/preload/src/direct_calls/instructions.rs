@@ -59,7 +59,7 @@ fn system_call_at(code: &[u8], at: usize) -> Option<Number> {
             Some(_) => Some(Number::Unknown),
         };
     }
-    // Constants among the code of a library look like instructions for a while, but not for long.
+    // Constants in the code of a library decode as instructions for some bytes, but not for many.
     number.filter(|number| {
         arrivals * 2 > decoders && (*number != Number::Unknown || is_code(code, at, at + NEAR_BYTES))
     })
@@ -82,7 +82,7 @@ fn decode_until(code: &[u8], start: usize, at: usize) -> Option<Number> {
     let (mut here, mut number, mut broken_at) = (start, Number::Unknown, None);
     while here < at {
         let Some(instruction) = decode(&code[here..]) else {
-            // No instruction begins here: a decoder goes to the next byte, as disassemblers do.
+            // No instruction begins here: a decoder continues at the next byte, as disassemblers do.
             broken_at = Some(here);
             (here, number) = (here + 1, Number::Unknown);
             continue;

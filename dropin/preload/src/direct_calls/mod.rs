@@ -39,16 +39,16 @@ const EXCEPTED: [&str; 19] = [
     "liblsan.so",
     "libtsan.so",
     "libubsan.so",
-    // Tables among its code look like instructions.
+    // Tables in its code decode as instructions.
     "libLLVM",
     // These are libraries of this project, if the program loads them.
     "libibverbs.so",
     "librdmacm.so",
 ];
 
-/// Set for good once code was found that can make system calls itself.
+/// `true` for the rest of the process once code was found that can make system calls itself.
 static IS_FOUND: AtomicBool = AtomicBool::new(false);
-/// Number of the loader's state at the last search, see [`loads`].
+/// Generation of the loader's state at the last search, see [`loader_generation`].
 static SEARCHED: AtomicU64 = AtomicU64::new(0);
 /// Objects that were searched, and what was found.
 static STATE: Mutex<State> = Mutex::new(State { searched: Vec::new(), reported: None });
@@ -58,7 +58,7 @@ struct State {
     reported: Option<Reported>,
 }
 
-/// Block for the rest of the process, which says in its label what code was found.
+/// Block for the rest of the process. Its label names the code that was found.
 struct Reported {
     code: String,
     block: Block<Connection>,
@@ -76,21 +76,21 @@ pub fn are_possible() -> bool {
     if config::allows_direct_calls() {
         return false;
     }
-    if !IS_FOUND.load(Acquire) && SEARCHED.load(Relaxed) != loads() {
+    if !IS_FOUND.load(Acquire) && SEARCHED.load(Relaxed) != loader_generation() {
         search();
     }
     IS_FOUND.load(Acquire)
 }
 
 /// Called after an object was loaded: connections return to TCP if it can make system calls itself.
-pub fn loaded() {
-    if own_fds::are_there() && are_possible() {
+pub fn after_load() {
+    if own_fds::exist() && are_possible() {
         return_to_tcp();
     }
 }
 
 /// Records that `code` can use connections without the library, and returns them to TCP.
-pub fn found(code: &str) {
+pub fn record_found(code: &str) {
     if config::allows_direct_calls() {
         return;
     }
@@ -101,7 +101,7 @@ pub fn found(code: &str) {
 /// Returns all connections to TCP. Received bytes that were not read are in rings and not in the kernel, so code that
 /// does not call this library would miss them.
 fn return_to_tcp() {
-    sock::each(|fd, sock| descriptors::hand_on(fd, sock, PathReason::DirectCalls));
+    sock::each(|fd, sock| descriptors::return_to_kernel(fd, sock, PathReason::DirectCalls));
 }
 
 /// Returns whether an address is in this library.
@@ -116,14 +116,14 @@ pub fn is_own(address: usize) -> bool {
 }
 
 /// Called before an object is loaded that the library does not see until the program has used it.
-pub fn loads_unseen() {
-    if own_fds::are_there() && !config::allows_direct_calls() {
+pub fn before_unseen_load() {
+    if own_fds::exist() && !config::allows_direct_calls() {
         return_to_tcp();
     }
 }
 
-/// Returns whether the object with an address says where objects that it loads lie (DT_RUNPATH), or any object says so
-/// for all (DT_RPATH).
+/// Returns whether the object with an address names directories of the objects that it loads (DT_RUNPATH), or any
+/// object names directories for all (DT_RPATH).
 pub fn has_search_path(address: usize) -> bool {
     let mut search = PathSearch { address: address as u64, is_found: false };
     // SAFETY: a function of the right type, and a search that outlives the call.
@@ -187,8 +187,8 @@ fn report(state: &mut State, code: &str) {
     IS_FOUND.store(true, Release);
 }
 
-/// Returns a number that is another one after objects were loaded or unloaded.
-fn loads() -> u64 {
+/// Returns a number that changes when objects are loaded or unloaded.
+fn loader_generation() -> u64 {
     unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _: usize, into: *mut c_void) -> c_int {
         // SAFETY: the loader passes a valid object, and the number of the caller below.
         unsafe { *into.cast::<u64>() = (*info).dlpi_adds.wrapping_shl(32) ^ (*info).dlpi_subs | 1 << 63 };
@@ -208,7 +208,7 @@ struct Search<'a> {
 
 fn search() {
     let mut state = STATE.lock();
-    let before = loads();
+    let before = loader_generation();
     let mut search = Search { state: &mut state, seen: Vec::new() };
     // SAFETY: a function of the right type, and a search that outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(each_object), (&raw mut search).cast()) };
@@ -225,7 +225,7 @@ unsafe extern "C" fn each_object(info: *mut libc::dl_phdr_info, _: usize, search
     if search.state.searched.contains(&object) || info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: the loader's string, and as many program headers as it says.
+    // SAFETY: the loader's string, and the number of program headers that it states.
     let (name, headers) = unsafe {
         let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
         (name.to_string_lossy(), std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize))
@@ -272,7 +272,7 @@ fn uses_sockets(code: &[u8]) -> bool {
     is_found
 }
 
-/// As for x86-64; the number is not searched for.
+/// Returns whether code has a system call instruction; its number is not determined.
 #[cfg(target_arch = "aarch64")]
 fn uses_sockets(code: &[u8]) -> bool {
     const SVC_0: [u8; 4] = 0xD400_0001_u32.to_le_bytes();

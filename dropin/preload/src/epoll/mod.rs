@@ -1,10 +1,10 @@
-//! epoll objects of which some members go through shared memory.
+//! epoll objects with members that use rings.
 //!
 //! A member whose connection has moved to shared memory stays in the kernel's object, edge-triggered and with a tag of
 //! the library instead of the program's data, and so does its doorbell. Members are *hot* or *cold*. Every wait polls
 //! hot members. The peer of a cold member was notified that a thread sleeps; the member becomes hot when the kernel
-//! reports its doorbell or its socket. Before a thread sleeps, or returns while others sleep, it makes all members
-//! cold and polls once more, so that no wake-up is lost and idle members cost nothing. Where waits have room for few
+//! reports its doorbell or its socket. Before a thread sleeps, or returns while others sleep, it makes all members cold
+//! and polls once more, so that no wake-up is lost and idle members cost nothing. Where waits have capacity for few
 //! events, no member is hot (`ordered`).
 //!
 //! A level-triggered member is reported while it is ready. An edge-triggered one is reported when bytes have arrived,
@@ -14,6 +14,7 @@
 mod members;
 mod ordered;
 mod ready;
+mod reported;
 mod tags;
 mod wait;
 
@@ -27,16 +28,16 @@ use farcall_shm::Mutex;
 use farcall_stats::PathReason;
 use libc::epoll_event;
 
-use self::members::{Item, State};
+use self::members::{Member, State};
 use self::tags::is_tagged;
 pub use self::wait::{Timeout, wait};
-use crate::sock::FDS;
-use crate::{errno, pointers, real};
+use crate::fd_set::FDS;
+use crate::{errno, libc_next, pointers};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 
-/// An epoll object; never freed, only used again.
+/// An epoll object, which is never freed but reused.
 #[derive(Default)]
 pub struct Epoll(Mutex<State>);
 
@@ -66,7 +67,6 @@ pub fn created(fd: c_int) {
     if !(0..FDS as c_int).contains(&fd) {
         return;
     }
-    crate::fork::prepare();
     let reused = FREE.lock().pop();
     let epoll = reused.unwrap_or_else(|| {
         let epoll: &'static Epoll = Box::leak(Box::default());
@@ -78,14 +78,14 @@ pub fn created(fd: c_int) {
 }
 
 /// Called after a descriptor was duplicated.
-pub fn duplicated(old: c_int, new: c_int) {
+pub fn after_dup(old: c_int, new: c_int) {
     let (Some(epoll), Some(entry)) = (get(old), TABLE.get(new as usize)) else { return };
     epoll.0.lock().fds.push(new);
     entry.store(ptr::from_ref(epoll).cast_mut(), Release);
 }
 
 /// Called before a descriptor is closed, which may be an epoll object and a member of others.
-pub fn closing(fd: c_int) {
+pub fn before_close(fd: c_int) {
     let Some(entry) = TABLE.get(fd as usize) else { return };
     if MEMBERSHIPS[fd as usize].load(Relaxed) > 0 {
         each_with(fd, |state| state.remove(fd));
@@ -96,7 +96,7 @@ pub fn closing(fd: c_int) {
     let mut state = epoll.0.lock();
     state.fds.retain(|other| *other != fd);
     if state.fds.is_empty() {
-        for member in 0..state.items.len() as c_int {
+        for member in 0..state.members.len() as c_int {
             state.remove(member);
         }
         *state = State::default();
@@ -109,7 +109,7 @@ pub fn closing(fd: c_int) {
 fn each_with(fd: c_int, mut with: impl FnMut(&mut State)) {
     for epoll in ALL.lock().iter() {
         let mut state = epoll.0.lock();
-        if state.item(fd).is_some() {
+        if state.member(fd).is_some() {
             with(&mut state);
         }
     }
@@ -128,9 +128,9 @@ pub fn watch(fd: c_int) {
 }
 
 /// Called when a thread that polled a connection's doorbell has consumed its bytes.
-pub fn check_again(fd: c_int) {
+pub fn recheck(fd: c_int) {
     if MEMBERSHIPS.get(fd as usize).is_some_and(|count| count.load(Relaxed) > 0) {
-        each_with(fd, |state| state.check_again(fd));
+        each_with(fd, |state| state.recheck(fd));
     }
 }
 
@@ -149,11 +149,11 @@ pub fn readable_members(epfd: c_int, into: &mut [epoll_event]) -> usize {
     let Some(epoll) = get(epfd) else { return 0 };
     let mut state = epoll.0.lock();
     let mut found = 0;
-    for fd in 0..state.items.len() as c_int {
-        let Some(&mut Item { events, data, .. }) = state.item(fd) else { continue };
+    for fd in 0..state.members.len() as c_int {
+        let Some(&mut Member { events, data, .. }) = state.member(fd) else { continue };
         if found < into.len()
             && events & IN != 0
-            && crate::sock::get(fd).is_some_and(|sock| crate::io::unread_bytes(&sock) > 0)
+            && crate::sock::get(fd).is_some_and(|sock| sock.unread_bytes() > 0)
         {
             into[found] = epoll_event { events: IN, u64: data };
             found += 1;
@@ -170,11 +170,11 @@ pub fn set_nested(fd: c_int) {
         return;
     }
     state.is_nested = true;
-    for member in 0..state.items.len() as c_int {
+    for member in 0..state.members.len() as c_int {
         let Some(ring) = state.ring(member) else { continue };
         let sock = ring.sock.clone();
         sock.demote(PathReason::NestedEpoll);
-        if sock.is_over() {
+        if sock.has_returned() {
             state.leave_ring(member);
         }
     }
@@ -194,29 +194,29 @@ pub fn lock_for_fork() -> impl Sized {
 pub unsafe fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let Some(epoll) = get(epfd) else {
         // SAFETY: `event` is null or the program's; the kernel reads it, and fails with EFAULT if it cannot.
-        return unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+        return unsafe { libc_next::epoll_ctl(epfd, operation, fd, event) };
     };
     if operation == libc::EPOLL_CTL_ADD {
         set_nested(fd);
     }
     let event_there = if pointers::can_read(event, 1) { event } else { ptr::null_mut() };
     // SAFETY: null, or the program's event.
-    let wish = unsafe { event_there.as_ref() }.map(|event| (event.events, event.u64));
-    if wish.is_some_and(|(_, data)| is_tagged(data)) {
-        // The program's data look like ours: let the kernel do all of it.
+    let requested = unsafe { event_there.as_ref() }.map(|event| (event.events, event.u64));
+    if requested.is_some_and(|(_, data)| is_tagged(data)) {
+        // The program's data equal a tag of the library: the kernel serves this object alone.
         set_nested(epfd);
     }
     let mut state = epoll.0.lock();
-    if let Some(done) = state.control_ring(operation, fd, wish) {
+    if let Some(done) = state.control_ring(operation, fd, requested) {
         return done.map_or_else(errno::fail, |()| 0);
     }
     if operation == libc::EPOLL_CTL_ADD {
         state.before_addition();
     }
     // SAFETY: `event` is null or the program's; the kernel reads it, and fails with EFAULT if it cannot.
-    let done = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+    let done = unsafe { libc_next::epoll_ctl(epfd, operation, fd, event) };
     if done == 0 && (0..FDS as c_int).contains(&fd) {
-        match (operation, wish) {
+        match (operation, requested) {
             (libc::EPOLL_CTL_DEL, _) => state.remove(fd),
             (_, Some((events, data))) => state.record(fd, events, data),
             _ => {}

@@ -2,16 +2,15 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::Ordering::SeqCst;
 
 use farcall_stats::PathReason;
 use libc::{epoll_event, pollfd};
 
-use super::members::{Off, State};
+use super::members::{State, Suppression};
 use super::tags::Tagged;
 use super::{EDGE, ONE_SHOT};
 use crate::sock::SockRef;
-use crate::{poll, real};
+use crate::{libc_next, readiness};
 
 pub(super) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -22,77 +21,79 @@ pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 impl State {
     /// Returns the events with which a member would be reported, 0 for none; `None` if the member has ended.
     pub(super) fn pending(&mut self, fd: c_int) -> Option<u32> {
-        let Some(item) = self.item(fd) else { return Some(0) };
-        let (wanted, Some(ring)) = (item.events, &mut item.ring) else { return Some(0) };
-        if ring.off != Off::No {
+        let Some(member) = self.member(fd) else { return Some(0) };
+        let (wanted, Some(ring)) = (member.events, &mut member.ring) else { return Some(0) };
+        if ring.suppression != Suppression::None {
             return Some(0);
         }
         if ring.sock.is_inherited() {
             ring.sock.demote(PathReason::Forked);
         }
-        let mut asked = 0;
-        // After the end of the ring to the peer, or before its beginning, room is in the kernel.
-        let is_kernels_room = wanted & EDGE == 0
+        let mut from_query = 0;
+        // After the end of the ring to the peer, or before its beginning, the kernel knows about free space.
+        let is_kernels_space = wanted & EDGE == 0
             && wanted & OUT != 0
-            && poll::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
+            && readiness::readiness(fd, &ring.sock, libc::POLLOUT).kernel_events & libc::POLLOUT != 0;
         // While bytes of a ring that has ended are unread, the kernel alone knows of an end and of errors.
-        let is_ending = wanted & EDGE == 0 && ring.sock.link().is_some_and(|link| link.inn.look().is_closed);
-        if ring.asks_kernel || is_kernels_room || is_ending {
-            asked = ask_kernel(fd, &ring.sock);
-            let says_more = poll::readiness(fd, &ring.sock, libc::POLLOUT).ask & libc::POLLOUT != 0;
-            ring.is_kernel_quiet = asked & !OUT == 0 && !says_more;
+        let is_ending =
+            wanted & EDGE == 0 && ring.sock.link().is_some_and(|link| link.incoming.snapshot().is_closed);
+        if ring.must_query || is_kernels_space || is_ending {
+            from_query = query_kernel(fd, &ring.sock);
+            let says_more =
+                readiness::readiness(fd, &ring.sock, libc::POLLOUT).kernel_events & libc::POLLOUT != 0;
+            ring.is_kernel_quiet = from_query & !OUT == 0 && !says_more;
         }
-        if ring.sock.is_over() {
+        if ring.sock.has_returned() {
             return None;
         }
         let interest = wanted & !(EDGE | ONE_SHOT) | ALWAYS;
-        let shown = poll::readiness(fd, &ring.sock, poll_events(interest));
-        let mut from_kernel = asked & interest;
-        if shown.ask & libc::POLLOUT == 0 {
+        let by_rings = readiness::readiness(fd, &ring.sock, poll_events(interest));
+        let mut from_kernel = from_query & interest;
+        if by_rings.kernel_events & libc::POLLOUT == 0 {
             from_kernel &= !OUT;
         }
-        let ready = epoll_events(shown.ready) & interest | from_kernel;
+        let ready = epoll_events(by_rings.ready) & interest | from_kernel;
         if wanted & EDGE == 0 {
-            ring.asks_kernel = from_kernel != 0;
+            ring.must_query = from_kernel != 0;
             return Some(ready);
         }
-        let has_come = ring.sock.link().is_some_and(|link| link.inn.sent_bytes() != ring.seen_bytes);
-        let has_room = ring.seen_full != ring.sock.full_count.load(SeqCst);
-        let is_edge = (ready & IN != 0 && has_come) || (ready & OUT != 0 && has_room) || from_kernel != 0;
+        let has_come = ring.sock.link().is_some_and(|link| link.incoming.sent_bytes() != ring.seen_bytes);
+        let has_space = ring.seen_full != ring.sock.full_count();
+        let is_edge = (ready & IN != 0 && has_come) || (ready & OUT != 0 && has_space) || from_kernel != 0;
         if !is_edge {
-            ring.asks_kernel = false;
+            ring.must_query = false;
         }
         Some(if is_edge { ready } else { 0 })
     }
 
     /// Reports a member.
     pub(super) fn report(&mut self, fd: c_int, ready: u32) -> Option<epoll_event> {
-        let item = self.item(fd)?;
-        let (wanted, data, ring) = (item.events, item.data, item.ring.as_mut()?);
+        let member = self.member(fd)?;
+        let (wanted, data, ring) = (member.events, member.data, member.ring.as_mut()?);
         if wanted & EDGE != 0 {
-            ring.asks_kernel = false;
+            ring.must_query = false;
             if ready & OUT != 0 {
-                ring.seen_full = ring.sock.full_count.load(SeqCst);
+                ring.seen_full = ring.sock.full_count();
             }
         }
         if wanted & ONE_SHOT != 0 {
-            ring.off = Off::Reported;
+            ring.suppression = Suppression::OneShot;
         }
         Some(epoll_event { events: ready, u64: data })
     }
 
-    /// Marks what is ready among hot members, and what had become ready before it. Whether the kernel has more to
-    /// report than before.
-    pub(super) fn mark(&mut self) -> bool {
+    /// Searches hot members for ready ones, and for those that had become ready before these. Returns whether the
+    /// kernel has more to report than before.
+    pub(super) fn scan(&mut self) -> bool {
         let mut has_changed = false;
         loop {
-            self.heat_readable();
+            self.set_readable_hot();
             let (mut found, mut at) = (false, 0);
             while at < self.hot.len() {
                 let fd = self.hot[at];
                 // Counted before the check: bytes that arrive later are another edge.
-                let counted = self.ring(fd).and_then(|ring| Some(ring.sock.link()?.inn.sent_bytes()));
-                let ready = if self.ring(fd).is_some_and(|ring| ring.marked != 0) {
+                let counted = self.ring(fd).and_then(|ring| Some(ring.sock.link()?.incoming.sent_bytes()));
+                let ready = if self.ring(fd).is_some_and(|ring| ring.found_events != 0) {
                     Some(0)
                 } else {
                     self.pending(fd)
@@ -105,7 +106,7 @@ impl State {
                 if let Some(ring) = self.ring(fd)
                     && ready != 0
                 {
-                    (ring.marked, ring.counted_bytes) = (ready, counted.unwrap_or(ring.seen_bytes));
+                    (ring.found_events, ring.counted_bytes) = (ready, counted.unwrap_or(ring.seen_bytes));
                     found = true;
                 }
                 at += 1;
@@ -119,38 +120,39 @@ impl State {
 
     /// Returns whether all members have moved and are few: then their rings show what is ready, without the kernel.
     pub(super) fn checks_all(&self) -> bool {
-        self.members == self.ring_items && self.items.len() <= CHECKED_ITEMS_MAX
+        self.member_count == self.ring_member_count && self.members.len() <= CHECKED_ITEMS_MAX
     }
 
     /// Makes cold members hot of which the rings have bytes, if rings show all.
-    fn heat_readable(&mut self) {
-        if !self.checks_all() || self.hot.len() == self.members {
+    fn set_readable_hot(&mut self) {
+        if !self.checks_all() || self.hot.len() == self.member_count {
             return;
         }
-        for fd in 0..self.items.len() as c_int {
+        for fd in 0..self.members.len() as c_int {
             let is_readable = self.ring(fd).is_some_and(|ring| {
-                !ring.is_hot && ring.sock.link().is_some_and(|link| link.inn.look().unread_bytes > 0)
+                !ring.is_hot && ring.sock.link().is_some_and(|link| link.incoming.snapshot().unread_bytes > 0)
             });
             if is_readable {
-                self.heat(fd);
+                self.set_hot(fd);
             }
         }
     }
 
-    /// Returns the number of hot members that are marked.
-    pub(super) fn marks(&mut self) -> usize {
-        let is_marked = |fd: &c_int| self.items[*fd as usize].as_ref().is_some_and(|item| item.is_marked());
-        self.hot.iter().filter(|fd| is_marked(fd)).count()
+    /// Returns the number of hot members that were found ready and are not reported yet.
+    pub(super) fn ready_count(&mut self) -> usize {
+        let is_found =
+            |fd: &c_int| self.members[*fd as usize].as_ref().is_some_and(|member| member.is_found());
+        self.hot.iter().filter(|fd| is_found(fd)).count()
     }
 
-    /// Reports marked members as far as there is room, and takes all marks away. Returns how many it reported. If it
-    /// reported not all, members are reported in the order of the kernel's list from now on.
-    pub(super) fn report_marked(&mut self, into: &mut [epoll_event]) -> usize {
+    /// Reports the members that were found ready, up to the capacity of `into`, and discards what was found. Returns
+    /// their number. If it could not report all, members are reported in the order of the kernel's list from now on.
+    pub(super) fn report_ready(&mut self, into: &mut [epoll_event]) -> usize {
         let (mut found, mut first_left) = (0, None);
         for at in 0..self.hot.len() {
             let fd = self.hot[at];
             let Some(ring) = self.ring(fd) else { continue };
-            let (ready, counted_bytes) = (std::mem::take(&mut ring.marked), ring.counted_bytes);
+            let (ready, counted_bytes) = (std::mem::take(&mut ring.found_events), ring.counted_bytes);
             if ready == 0 {
                 continue;
             }
@@ -174,7 +176,7 @@ impl State {
     }
 
     /// Makes all members cold. Returns whether one is ready nevertheless.
-    pub(super) fn cool(&mut self) -> bool {
+    pub(super) fn make_cold(&mut self) -> bool {
         if self.is_ordered() {
             self.order_hot();
             return false;
@@ -183,7 +185,7 @@ impl State {
         for fd in &hot {
             if let Some(ring) = self.ring(*fd) {
                 ring.is_hot = false;
-                if !ring.is_armed && ring.off == Off::No {
+                if !ring.is_armed && ring.suppression == Suppression::None {
                     self.arm(*fd);
                 }
             }
@@ -191,7 +193,7 @@ impl State {
         let mut is_ready = false;
         for fd in hot {
             if self.pending(fd) != Some(0) {
-                self.heat(fd);
+                self.set_hot(fd);
                 is_ready = true;
             }
         }
@@ -200,11 +202,11 @@ impl State {
 
     /// Called before a thread returns to its program: threads that sleep must be notified of members that it does not
     /// poll.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn before_return(&mut self) {
         if self.sleepers == 0 {
             return;
         }
-        if self.cool() {
+        if self.make_cold() {
             for fd in std::mem::take(&mut self.hot) {
                 let Some(ring) = self.ring(fd) else { continue };
                 ring.is_hot = false;
@@ -214,47 +216,44 @@ impl State {
         }
     }
 
-    /// Takes our tags out of what the kernel reported; how many events are the program's, and whether there were
-    /// others.
-    pub(super) fn translate(&mut self, events: &mut [epoll_event]) -> (usize, bool) {
+    /// Handles the first `found` events that the kernel reported, and stores the program's in `into`. Returns their
+    /// number, and whether there were others.
+    pub(super) fn translate(&mut self, found: usize, into: &mut [epoll_event]) -> (usize, bool) {
         let mut kept = 0;
-        for at in 0..events.len() {
-            let event = events[at];
+        for at in 0..found {
+            let event = self.reported[at];
             match Tagged::of(event.u64) {
                 Tagged::Program => {
-                    events[kept] = event;
+                    into[kept] = event;
                     kept += 1;
                 }
-                Tagged::Waker => self.heat_woken(),
-                Tagged::Door(fd) => {
-                    if self.consume_rung(fd) {
+                Tagged::Waker => self.take_woken(),
+                Tagged::Doorbell(fd) => {
+                    if self.on_doorbell(fd) {
                         self.missed.push(fd);
                     }
-                    self.heat(fd);
+                    self.set_hot(fd);
                 }
                 Tagged::Socket(fd) => {
                     self.record_kernel_event(fd, event.events);
-                    self.heat(fd);
+                    self.set_hot(fd);
                 }
             }
         }
-        let has_tags = kept < events.len();
-        // The program may read them.
-        events[kept..].fill(epoll_event { events: 0, u64: 0 });
-        (kept, has_tags)
+        (kept, kept < found)
     }
 }
 
 /// Queries the kernel for the events of a socket.
-pub(super) fn ask_kernel(fd: c_int, sock: &SockRef) -> u32 {
+pub(super) fn query_kernel(fd: c_int, sock: &SockRef) -> u32 {
     let events =
         libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI | libc::POLLRDNORM | libc::POLLWRNORM;
     let mut entry = pollfd { fd, events, revents: 0 };
     let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: one entry, and a time.
-    unsafe { real::ppoll(&raw mut entry, 1, &raw const none, ptr::null()) };
+    unsafe { libc_next::ppoll(&raw mut entry, 1, &raw const none, ptr::null()) };
     if entry.revents & (libc::POLLRDHUP | libc::POLLHUP) != 0 {
-        sock.peer_has_ended(fd);
+        sock.on_peer_end(fd);
     }
     epoll_events(entry.revents)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::clock;
 
 /// In a tag: it is of a doorbell.
-const DOOR_TAG: u64 = 1 << 31;
+const DOORBELL_TAG: u64 = 1 << 31;
 /// Lower half of the tag of an object's waker: that of a doorbell without a descriptor.
 const WAKER_TAG: u64 = 0xFFFF_FFFF;
 
@@ -35,7 +35,7 @@ pub(super) enum Tagged {
     /// The waker of the object.
     Waker,
     /// The doorbell of a member.
-    Door(c_int),
+    Doorbell(c_int),
     /// The socket of a member.
     Socket(c_int),
 }
@@ -46,18 +46,18 @@ impl Tagged {
         match self {
             Self::Program => 0,
             Self::Waker => tag() | WAKER_TAG,
-            Self::Door(fd) => tag() | DOOR_TAG | *fd as u64,
+            Self::Doorbell(fd) => tag() | DOORBELL_TAG | *fd as u64,
             Self::Socket(fd) => tag() | *fd as u64,
         }
     }
 
     /// Returns whose events have these data.
     pub(super) fn of(data: u64) -> Self {
-        let fd = (data & (DOOR_TAG - 1)) as c_int;
+        let fd = (data & (DOORBELL_TAG - 1)) as c_int;
         match data {
             _ if !is_tagged(data) => Self::Program,
             _ if data & WAKER_TAG == WAKER_TAG => Self::Waker,
-            _ if data & DOOR_TAG != 0 => Self::Door(fd),
+            _ if data & DOORBELL_TAG != 0 => Self::Doorbell(fd),
             _ => Self::Socket(fd),
         }
     }

@@ -7,27 +7,27 @@ use libc::{epoll_event, sigset_t};
 
 use super::get;
 use super::members::State;
-use crate::spin::Spin;
-use crate::{clock, errno, jumps, pointers, real};
+use crate::spin::SpinPolicy;
+use crate::{clock, errno, jumps, libc_next, pointers};
 
-/// Interval between polls of other descriptors while connections keep a thread busy, in nanoseconds.
+/// Interval between polls of other descriptors while connections occupy a thread, in nanoseconds.
 const KERNEL_PERIOD_NS: u64 = 10_000;
 /// Maximum number of waits that return events before other descriptors are polled.
-const KERNEL_TURNS: u32 = 16;
+const UNPOLLED_WAITS_MAX: u32 = 16;
 
-/// How long a wait may take.
+/// Timeout of a wait.
 #[derive(Clone, Copy)]
 pub struct Timeout {
-    /// As epoll_wait(2) takes it.
+    /// In milliseconds, as epoll_wait(2) takes it.
     ms: c_int,
-    /// When it ends; `None`: never.
+    /// Time at which it ends, in nanoseconds; `None`: never.
     until_ns: Option<u64>,
 }
 
 impl Timeout {
     /// Returns the timeout that begins now; a negative number is none.
     pub fn from_ms(ms: c_int) -> Self {
-        Self { ms, until_ns: u64::try_from(ms).ok().map(|ms| clock::now_ns() + ms * 1_000_000) }
+        Self { ms, until_ns: clock::after_ms(ms) }
     }
 
     pub fn until(until_ns: Option<u64>) -> Self {
@@ -50,32 +50,30 @@ pub unsafe fn wait(
     let Some(epoll) = get(epfd).filter(|_| max > 0 && pointers::can_write(events, 1)) else {
         // SAFETY: the program's pointers go to the kernel unchanged, which writes at most `max` events and fails with
         // EFAULT if it cannot.
-        return unsafe { real::epoll_pwait(epfd, events, max, whole_ms, mask) };
+        return unsafe { libc_next::epoll_pwait(epfd, events, max, whole_ms, mask) };
     };
-    // SAFETY: the program's events, all of which may be written; zeros are valid events.
-    let into = unsafe {
-        ptr::write_bytes(events, 0, 1);
-        std::slice::from_raw_parts_mut(events, max as usize)
-    };
-    let mut spin: Option<Spin> = None;
+    // SAFETY: the program's array of `max` events, which no other thread uses until the call returns: epoll_wait(2)
+    // writes it. Each value of its bytes is a valid event.
+    let into = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
+    let mut spin: Option<SpinPolicy> = None;
     let mut error;
     let mut new_room = Some(into.len());
     // No time has passed yet: a wait in an object without moved members reads no clock.
     let mut first_rest_ms = Some(whole_ms);
     let (done, missed) = loop {
         let mut state = epoll.0.lock();
-        if let Some(room) = new_room.take() {
-            state.begin_wait(room);
+        if let Some(capacity) = new_room.take() {
+            state.begin_wait(capacity);
         }
         if !state.missed.is_empty() {
             let missed = std::mem::take(&mut state.missed);
             drop(state);
-            missed.into_iter().for_each(super::check_again);
+            missed.into_iter().for_each(super::recheck);
             continue;
         }
         if state.is_ordered() {
             state.order_hot();
-        } else if state.ring_items > 0 {
+        } else if state.ring_member_count > 0 {
             first_rest_ms = None;
             match state.poll_rings(epfd, into, until_ns, mask) {
                 Polled::Found(found) => {
@@ -85,11 +83,11 @@ pub unsafe fn wait(
                 Polled::Idle => {}
                 Polled::Hot => {
                     drop(state);
-                    if spin.get_or_insert_with(Spin::begin).goes_on() {
+                    if spin.get_or_insert_with(SpinPolicy::begin).should_spin() {
                         continue;
                     }
                     state = epoll.0.lock();
-                    if state.cool() {
+                    if state.make_cold() {
                         continue;
                     }
                 }
@@ -100,32 +98,44 @@ pub unsafe fn wait(
         let rest_ms = first_rest_ms.take().unwrap_or_else(|| timeout_ms(until_ns));
         let rest_ms = if has_queued { 0 } else { rest_ms };
         state.sleepers += 1;
+        let members = state.member_count;
+        let mut reported = state.reported.take(into.len(), members);
         drop(state);
-        // SAFETY: `into` has `max` events, to which the kernel writes no more than these; `mask` is null or the
+        let (at, capacity) = (reported.as_mut_ptr(), reported.len() as c_int);
+        // SAFETY: the buffer has `room` events, to which the kernel writes no more than these; `mask` is null or the
         // program's, which the kernel checks.
-        let sleep = || unsafe { real::epoll_pwait(epfd, into.as_mut_ptr(), max, rest_ms, mask) };
-        let wakes_up = |state: &mut State| state.sleepers = state.sleepers.saturating_sub(1);
-        let slept = jumps::wait(&mut || wakes_up(&mut epoll.0.lock()), sleep);
+        let sleep = || unsafe { libc_next::epoll_pwait(epfd, at, capacity, rest_ms, mask) };
+        let wake_up = |state: &mut State, reported: &mut Vec<epoll_event>| {
+            state.sleepers = state.sleepers.saturating_sub(1);
+            state.reported.put(std::mem::take(reported));
+        };
+        let slept = jumps::wait(&mut || wake_up(&mut epoll.0.lock(), &mut reported), sleep);
         error = errno::get();
         let mut state = epoll.0.lock();
-        wakes_up(&mut state);
+        wake_up(&mut state, &mut reported);
         if let Some(spin) = spin.take() {
-            spin.found();
+            spin.on_success();
         }
         if slept < 0 || (slept == 0 && !has_queued) {
             if state.is_ordered() {
                 state.end_ordered_wait(slept);
             } else {
-                state.leave();
+                state.before_return();
             }
             break (slept, std::mem::take(&mut state.missed));
         }
-        if state.ring_items > 0 {
-            state.looked_ns = clock::now_ns();
+        if state.ring_member_count > 0 {
+            state.kernel_polled_ns = clock::now_ns();
         }
+        if !pointers::can_write(events, slept as usize) {
+            error = libc::EFAULT;
+            state.before_return();
+            break (-1, std::mem::take(&mut state.missed));
+        }
+        let found = slept as usize;
         if state.is_ordered() {
-            let is_full = slept == max;
-            let (mut kept, has_restored) = state.translate_in_order(&mut into[..slept as usize]);
+            let is_full = slept == capacity;
+            let (mut kept, has_restored) = state.translate_in_order(found, into);
             if kept > 0 && (is_full || has_restored) {
                 kept = state.fill_in_order(epfd, into, kept);
             } else if kept == 0 && !is_full && !has_restored {
@@ -137,19 +147,19 @@ pub unsafe fn wait(
             }
             continue;
         }
-        let (kept, has_tags) = state.translate(&mut into[..slept as usize]);
+        let (kept, has_tags) = state.translate(found, into);
         if kept > 0 {
             // Members reported with them may be their cause, so they are reported by the same wait.
-            let found = if has_tags { state.mark_and_report(&mut into[kept..]) } else { 0 };
-            state.leave();
+            let found = if has_tags { state.scan_and_report(&mut into[kept..]) } else { 0 };
+            state.before_return();
             break ((kept + found) as c_int, std::mem::take(&mut state.missed));
         }
     };
-    missed.into_iter().for_each(super::check_again);
+    missed.into_iter().for_each(super::recheck);
     if done > 0
         && let Some(spin) = spin
     {
-        spin.found();
+        spin.on_success();
     }
     if done < 0 {
         errno::set(error);
@@ -161,43 +171,43 @@ pub unsafe fn wait(
 enum Polled {
     /// It ends with this number of events, or with -1.
     Found(c_int),
-    /// Nothing, and members are hot.
+    /// No event, and members are hot.
     Hot,
-    /// Nothing, and no member is hot.
+    /// No event, and no member is hot.
     Idle,
 }
 
 /// Events that the kernel reported.
-struct Looked {
+struct KernelPoll {
     /// Number of the program's events; -1: an error.
     found: c_int,
-    /// Whether there were others, of the library's.
+    /// `true` if there were events of the library as well.
     has_tags: bool,
-    /// Whether there was no room for more.
+    /// `true` if the kernel may have more.
     is_full: bool,
 }
 
 impl State {
     /// Polls the kernel for events, without waiting.
-    fn look(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> Looked {
-        self.looked_ns = clock::now_ns();
-        // SAFETY: the slice is valid; the mask is the program's.
-        let found = unsafe { real::epoll_pwait(epfd, into.as_mut_ptr(), into.len() as c_int, 0, mask) };
+    fn poll_kernel(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> KernelPoll {
+        self.kernel_polled_ns = clock::now_ns();
+        let (found, is_full) = self.reported.query(epfd, into.len(), self.member_count, mask);
         if found < 0 {
-            return Looked { found, has_tags: false, is_full: false };
+            return KernelPoll { found, has_tags: false, is_full: false };
         }
-        let (kept, has_tags) = self.translate(&mut into[..found as usize]);
-        Looked { found: kept as c_int, has_tags, is_full: found as usize == into.len() }
+        let (kept, has_tags) = self.translate(found as usize, into);
+        KernelPoll { found: kept as c_int, has_tags, is_full }
     }
 
     /// Returns whether the kernel may have ready members that no scan finds, or must be queried in any case.
-    fn has_unmarkable(&self) -> bool {
-        (self.members > self.hot.len() && !self.checks_all()) || self.turns >= KERNEL_TURNS
+    fn must_poll_kernel(&self) -> bool {
+        (self.member_count > self.hot.len() && !self.checks_all())
+            || self.unpolled_waits >= UNPOLLED_WAITS_MAX
     }
 
-    fn mark_and_report(&mut self, into: &mut [epoll_event]) -> usize {
-        self.mark();
-        self.report_marked(into)
+    fn scan_and_report(&mut self, into: &mut [epoll_event]) -> usize {
+        self.scan();
+        self.report_ready(into)
     }
 
     /// Polls hot members, and other descriptors if they may be ready or are due.
@@ -211,21 +221,21 @@ impl State {
         if self.queued > 0 {
             self.end_order();
         }
-        let has_changed = self.mark();
-        let is_ready = self.marks() > 0;
+        let has_changed = self.scan();
+        let is_ready = self.ready_count() > 0;
         let now_ns = clock::now_ns();
         let is_late = until_ns.is_some_and(|until| now_ns >= until);
-        let is_due = is_late || has_changed || now_ns.wrapping_sub(self.looked_ns) > KERNEL_PERIOD_NS;
-        if self.ring_items > 0 || has_changed {
-            let asks = if is_ready { self.has_unmarkable() } else { is_due };
-            let found = if asks { self.collect(epfd, into, mask) } else { self.report_marked(into) as c_int };
+        let is_due = is_late || has_changed || now_ns.wrapping_sub(self.kernel_polled_ns) > KERNEL_PERIOD_NS;
+        if self.ring_member_count > 0 || has_changed {
+            let asks = if is_ready { self.must_poll_kernel() } else { is_due };
+            let found = if asks { self.collect(epfd, into, mask) } else { self.report_ready(into) as c_int };
             if found != 0 || is_late {
                 if found != 0 {
-                    self.turns = if asks { 0 } else { self.turns + 1 };
+                    self.unpolled_waits = if asks { 0 } else { self.unpolled_waits + 1 };
                 }
                 // Read by the caller.
                 let error = errno::get();
-                self.leave();
+                self.before_return();
                 errno::set(error);
                 return Polled::Found(found);
             }
@@ -233,34 +243,37 @@ impl State {
         if self.hot.is_empty() { Polled::Idle } else { Polled::Hot }
     }
 
-    /// Reports what the kernel has and what is marked; -1 if the kernel says so and nothing is marked.
+    /// Reports the events of the kernel and of the members that were found ready; -1 if the kernel's call fails and
+    /// none was found.
     ///
-    /// A member is not reported before another whose bytes are the cause of its own: what is marked was ready before
-    /// the kernel is asked, so the kernel has the causes, which come first. If there is no room for what is marked,
-    /// its members are queued behind those that the kernel lists. If the kernel has something, its own causes may have
-    /// become ready in the meantime: members are marked again.
+    /// A member is not reported before another whose bytes are the cause of its own: members were found ready before
+    /// the kernel is polled, so that the kernel has the causes, which are reported first. If there is no capacity for
+    /// the members that were found, they are queued behind those that the kernel lists. If the kernel has events, their
+    /// own causes may have become ready in the meantime: members are searched again.
     fn collect(&mut self, epfd: c_int, into: &mut [epoll_event], mask: *const sigset_t) -> c_int {
-        let marks = self.marks();
-        let (mut kept, mut room) = (0, into.len());
+        let ready_count = self.ready_count();
+        let (mut kept, mut capacity) = (0, into.len());
         // Number of entries before those of members that have returned to TCP.
         let mut listed_before = 0;
-        // The library's own events may take the place of the program's; each of them comes once.
-        while room > 0 {
-            let mask = if marks > 0 || kept > 0 { ptr::null() } else { mask };
-            let Looked { found, has_tags, is_full } = self.look(epfd, &mut into[kept..kept + room], mask);
-            if found < 0 && marks == 0 && kept == 0 {
+        // Events of the library may use the capacity for those of the program; each of them occurs once.
+        while capacity > 0 {
+            let mask = if ready_count > 0 || kept > 0 { ptr::null() } else { mask };
+            let KernelPoll { found, has_tags, is_full } =
+                self.poll_kernel(epfd, &mut into[kept..kept + capacity], mask);
+            if found < 0 && ready_count == 0 && kept == 0 {
                 return found;
             }
             kept = merge(into, kept, found.max(0) as usize);
-            let has_changed = (kept > 0 || has_tags) && self.mark();
-            listed_before = if has_changed { self.members } else { listed_before.saturating_sub(room) };
+            let has_changed = (kept > 0 || has_tags) && self.scan();
+            listed_before =
+                if has_changed { self.member_count } else { listed_before.saturating_sub(capacity) };
             if !(has_changed || is_full && (has_tags || listed_before > 0)) {
                 break;
             }
-            // Members that are marked now are reported before the others that the kernel lists.
-            room = (into.len() - kept).saturating_sub(self.marks());
+            // Members that are found now are reported before the others that the kernel lists.
+            capacity = (into.len() - kept).saturating_sub(self.ready_count());
         }
-        (kept + self.report_marked(&mut into[kept..])) as c_int
+        (kept + self.report_ready(&mut into[kept..])) as c_int
     }
 }
 

@@ -10,7 +10,7 @@ pub(super) fn len_bytes(buffers: &[iovec]) -> usize {
 }
 
 /// Returns whether some of `max_bytes` from a byte on cannot be accessed: the kernel returns EFAULT.
-pub(super) fn is_bad(buffers: &[iovec], from_byte: usize, max_bytes: usize, access: Access) -> bool {
+pub(super) fn is_inaccessible(buffers: &[iovec], from_byte: usize, max_bytes: usize, access: Access) -> bool {
     let (mut skip, mut left_bytes) = (from_byte, max_bytes);
     buffers.iter().any(|buffer| {
         let skipped = skip.min(buffer.iov_len);
@@ -22,7 +22,7 @@ pub(super) fn is_bad(buffers: &[iovec], from_byte: usize, max_bytes: usize, acce
 }
 
 /// Returns the rest of buffers from byte `from_byte` on.
-pub(super) fn rest_of(buffers: &[iovec], from_byte: usize) -> Vec<iovec> {
+pub(super) fn remaining(buffers: &[iovec], from_byte: usize) -> Vec<iovec> {
     let mut skip = from_byte;
     let rest = buffers.iter().map(|buffer| {
         let skipped = skip.min(buffer.iov_len);
@@ -36,7 +36,7 @@ pub(super) fn rest_of(buffers: &[iovec], from_byte: usize) -> Vec<iovec> {
 
 /// Returns a message with only these buffers, which must outlive it.
 pub(super) fn message_of(buffers: &mut [iovec]) -> msghdr {
-    // SAFETY: zeros are a message without anything.
+    // SAFETY: zeros are a message without buffers, address and control data.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (buffers.as_mut_ptr(), buffers.len() as _);
     message

@@ -7,43 +7,47 @@ mod send;
 mod wait;
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::SeqCst;
 
 use libc::ssize_t;
 
-pub use self::kernel::receive_before_meeting;
+pub use self::kernel::receive_before_pairing;
 pub use self::receive::receive;
 pub use self::send::send;
 use crate::sock::Sock;
 use crate::{confined, errno, tcp};
 
 /// Result of a call.
-pub enum Way {
+pub enum CallOutcome {
     /// The kernel must execute the call that the program made.
-    Kernel,
+    PassToKernel,
     /// This many bytes; -1: `errno` is set.
     Done(ssize_t),
 }
 
-const FAILED: Way = Way::Done(-1);
+impl CallOutcome {
+    /// Returns the result of the call; `None` if the kernel must execute it.
+    pub fn done(self) -> Option<ssize_t> {
+        match self {
+            Self::PassToKernel => None,
+            Self::Done(done) => Some(done),
+        }
+    }
+}
 
-fn fail(number: c_int) -> Way {
+const FAILED: CallOutcome = CallOutcome::Done(-1);
+
+fn fail(number: c_int) -> CallOutcome {
     errno::set(number);
     FAILED
 }
 
-/// Returns the number of bytes that can be received from the ring at once, in addition to those that the kernel has.
-pub fn unread_bytes(sock: &Sock) -> u64 {
-    sock.link().map_or(0, |link| link.inn.look().unread_bytes)
-}
-
 /// Returns the number of bytes left, for a program that waits for an edge after a report of 0: 0 is reported only if
 /// the ring alone can have any. Otherwise at least 1, as Linux reports after an end.
-pub fn bytes_left_to_tell(sock: &Sock) -> u64 {
+pub fn inq_bytes(sock: &Sock) -> u64 {
     let Some(link) = sock.link() else { return 1 };
-    let inn = link.inn.look();
-    let is_ring_all = link.inn.is_drained() && !inn.is_closed && link.words.load(link.peer_end, SeqCst) == 0;
-    inn.unread_bytes.max(u64::from(!is_ring_all))
+    let incoming = link.incoming.snapshot();
+    let is_ring_all = link.incoming.is_drained() && !incoming.is_closed && !link.has_peer_announced_end();
+    incoming.unread_bytes.max(u64::from(!is_ring_all))
 }
 
 /// Returns the error that a connection has to report, and that is not reported again; 0: none.
@@ -51,6 +55,6 @@ pub fn take_error(fd: c_int, sock: &Sock) -> c_int {
     if confined::is_confined() {
         return 0;
     }
-    let error = sock.pending_error.swap(0, SeqCst);
+    let error = sock.take_pending_error();
     if error != 0 { error } else { tcp::take_error(fd) }
 }

@@ -1,30 +1,28 @@
 //! Waits of calls that block.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use farcall_stats::PathReason;
 use libc::pollfd;
 
 use crate::poll::Caller;
-use crate::signals::{self, Blocked, Handlers};
+use crate::signals::{self, BlockedSignals, Handlers};
 use crate::sock::{Link, Sock};
-use crate::{clock, errno, poll, real};
+use crate::{clock, errno, libc_next, poll};
 
 /// Returns whether a call on the connection does not wait.
 pub(super) fn is_nonblocking(fd: c_int, sock: &Sock, flags: c_int) -> bool {
     if flags & libc::MSG_DONTWAIT != 0 {
         return true;
     }
-    let known = sock.nonblocking.load(Relaxed);
-    if known != 0 {
-        return known == 2;
+    if let Some(is_nonblocking) = sock.known_nonblocking() {
+        return is_nonblocking;
     }
     // SAFETY: no memory is involved.
-    let status = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    let status = unsafe { libc_next::fcntl(fd, libc::F_GETFL, 0) };
     let is_set = status >= 0 && status & libc::O_NONBLOCK != 0;
-    sock.nonblocking.store(if is_set { 2 } else { 1 }, Relaxed);
+    sock.set_known_nonblocking(Some(is_set));
     is_set
 }
 
@@ -39,7 +37,7 @@ fn timeout(fd: c_int, option: c_int) -> Option<Duration> {
     (asked == 0 && !timeout.is_zero()).then_some(timeout)
 }
 
-/// Time without a byte received by the peer after which a sender that waits for room continues by TCP.
+/// Time without a byte received by the peer after which a sender that waits for space continues by TCP.
 const STALL_NS: u64 = 100_000_000;
 
 /// Interval between polls for bytes that a thread peeks at (MSG_PEEK with MSG_WAITALL).
@@ -49,7 +47,7 @@ const PEEK_PERIOD_NS: u64 = 10_000_000;
 pub(super) struct Wait {
     fd: c_int,
     events: i16,
-    /// `None`: without end.
+    /// `None`: no limit.
     until_ns: Option<u64>,
     can_time_out: bool,
 }
@@ -67,8 +65,8 @@ impl Wait {
         Ok(())
     }
 
-    /// Waits for `count` bytes, or an end, for [`PEEK_PERIOD_NS`] at most: some of the bytes may come by TCP. Returns
-    /// whether they are there.
+    /// Waits for `count` bytes, or an end, for [`PEEK_PERIOD_NS`] at most: some of the bytes may arrive by TCP. Returns
+    /// whether they are available.
     pub(super) fn wait_for_bytes(&self, count: usize) -> Result<bool, c_int> {
         let until_ns = clock::now_ns() + PEEK_PERIOD_NS;
         let until_ns = self.until_ns.map_or(until_ns, |until| until.min(until_ns));
@@ -80,19 +78,24 @@ impl Wait {
         self.wait_with(until_ns, 0)
     }
 
-    /// As [`Wait::wait_until`]; fewer than `enough_bytes` bytes are none.
+    /// Like [`Wait::wait_until`], but fewer than `enough_bytes` bytes do not count.
     fn wait_with(&self, until_ns: Option<u64>, enough_bytes: u64) -> Result<bool, c_int> {
         let handlers = signals::handlers();
         // A call with a timeout ends with EINTR, whichever handler runs.
-        let blocked = (handlers == Handlers::Differ && !self.can_time_out).then(Blocked::new).flatten();
-        let signal_fd = blocked.as_ref().map_or(-1, Blocked::fd);
+        let blocked =
+            (handlers == Handlers::Differ && !self.can_time_out).then(BlockedSignals::new).flatten();
+        let signal_fd = blocked.as_ref().map_or(-1, BlockedSignals::fd);
         let mut fds = [
             pollfd { fd: self.fd, events: self.events, revents: 0 },
             pollfd { fd: signal_fd, events: libc::POLLIN, revents: 0 },
         ];
         let count = if blocked.is_some() { 2 } else { 1 };
-        let found =
-            poll::poll_for(&mut fds[..count], until_ns, std::ptr::null(), Caller { enough_bytes, uses: 1 });
+        let found = poll::poll_for(
+            &mut fds[..count],
+            until_ns,
+            std::ptr::null(),
+            Caller { enough_bytes, references: 1 },
+        );
         if blocked.is_some_and(|blocked| fds[1].revents != 0 && blocked.will_be_interrupted()) {
             return Err(libc::EINTR);
         }
@@ -107,10 +110,10 @@ impl Wait {
         }
     }
 
-    /// Waits for room in a ring. If the peer receives nothing for [`STALL_NS`], everything later goes by TCP: the
-    /// kernel holds more than the ring, and two ends that both send before they receive rely on that.
-    pub(super) fn wait_for_room(&self, sock: &Sock, link: &Link) -> Result<(), c_int> {
-        let received_bytes = || link.out.sent_bytes() - link.out.look().unread_bytes;
+    /// Waits for space in a ring. If the peer receives nothing for [`STALL_NS`], all later bytes use TCP: the kernel
+    /// holds more than the ring, and two ends that both send before they receive rely on that.
+    pub(super) fn wait_for_space(&self, sock: &Sock, link: &Link) -> Result<(), c_int> {
+        let received_bytes = || link.outgoing.sent_bytes() - link.outgoing.snapshot().unread_bytes;
         let before_bytes = received_bytes();
         let until_ns = clock::now_ns() + STALL_NS;
         while !self.wait_until(Some(self.until_ns.map_or(until_ns, |until| until.min(until_ns))))? {

@@ -1,7 +1,7 @@
 //! Sockets by descriptor.
 //!
-//! A [`Sock`] is never freed, only used again: so a descriptor's can be found without a lock, by counting a use of it
-//! and checking whether it is still the descriptor's.
+//! A [`Sock`] is never freed but reused. So the one of a descriptor is found without a lock: a reference is counted
+//! first, then the entry is read again.
 
 use std::ffi::c_int;
 use std::ops::Deref;
@@ -13,10 +13,8 @@ use farcall_shm::Mutex;
 use farcall_stats::PathReason;
 
 use super::{Sock, Stage};
+use crate::fd_set::FDS;
 use crate::thread;
-
-/// Descriptors from this number on are left alone.
-pub const FDS: usize = 65_536;
 
 static TABLE: [AtomicPtr<Sock>; FDS] = [const { AtomicPtr::new(ptr::null_mut()) }; FDS];
 
@@ -24,15 +22,15 @@ static ALL: Mutex<Vec<&'static Sock>> = Mutex::new(Vec::new());
 
 static FREE: Mutex<Vec<&'static Sock>> = Mutex::new(Vec::new());
 
-/// A use of a socket.
+/// A reference to a socket.
 pub struct SockRef(&'static Sock);
 
 impl SockRef {
-    /// Ends this use and `more` others, whose scopes a jump of the program leaves.
+    /// Releases this reference and `more` others, whose scopes a jump of the program leaves.
     ///
     /// # Safety
     /// None of them is used or dropped afterwards.
-    pub unsafe fn end_left(&self, more: u32) {
+    pub unsafe fn release_left(&self, more: u32) {
         self.0.refs.fetch_sub(more, AcqRel);
         drop(Self(self.0));
     }
@@ -81,17 +79,17 @@ pub fn get(fd: c_int) -> Option<SockRef> {
     }
 }
 
-/// Makes a socket the descriptor's.
+/// Stores the socket of a descriptor.
 pub fn put(fd: c_int, sock: &SockRef) {
     let Some(entry) = TABLE.get(fd as usize) else { return };
     sock.fds.fetch_add(1, AcqRel);
-    let kept = sock.clone();
+    let reference = sock.clone();
     drop(take(fd));
-    entry.store(ptr::from_ref(kept.0).cast_mut(), Release);
-    std::mem::forget(kept);
+    entry.store(ptr::from_ref(reference.0).cast_mut(), Release);
+    std::mem::forget(reference);
 }
 
-/// Takes a descriptor's socket away from it.
+/// Removes the socket of a descriptor.
 pub fn take(fd: c_int) -> Option<SockRef> {
     let found = TABLE.get(fd as usize)?.swap(ptr::null_mut(), AcqRel);
     // SAFETY: never freed; the table's use becomes the caller's.
@@ -111,7 +109,7 @@ pub fn each(mut with: impl FnMut(c_int, &SockRef)) {
     }
 }
 
-/// Returns a socket for a new connection, whose meeting is tried after `due_uses` uses.
+/// Returns a socket for a new connection, whose ends try to pair after `due_uses` transfers.
 pub fn new(stage: Stage, due_uses: u32) -> SockRef {
     let reused = FREE.lock().pop();
     let sock = reused.unwrap_or_else(|| {
@@ -120,7 +118,7 @@ pub fn new(stage: Stage, due_uses: u32) -> SockRef {
         sock
     });
     sock.refs.fetch_add(1, AcqRel);
-    sock.uses.begin(due_uses);
+    sock.usage.begin(due_uses);
     sock.generation.store(thread::generation(), Relaxed);
     sock.stage.store(stage as u8, Release);
     sock.is_owned.store(true, Release);
@@ -132,14 +130,14 @@ pub fn lock_for_fork() -> impl Sized {
     (ALL.lock(), FREE.lock())
 }
 
-/// Before a fork: connections that have not met stay on TCP, because two processes will use them; what has met is known
-/// to be shared.
+/// Before a fork: unpaired connections stay on TCP, because two processes will use them; paired ones are recorded as
+/// shared.
 pub fn before_fork() {
     let all = ALL.lock();
     for sock in all.iter().filter(|sock| sock.is_owned.load(Acquire)) {
         sock.is_forked.store(true, SeqCst);
-        if sock.stage() != Stage::Met {
-            sock.stay(PathReason::Forked);
+        if sock.stage() != Stage::Paired {
+            sock.stay_on_tcp(PathReason::Forked);
         }
     }
 }

@@ -1,4 +1,4 @@
-/* Every call on a connection, in step at both ends: prints what each returned, so that runs can be compared. */
+/* All calls on a connection, in step at both ends: prints each result, so that runs can be compared. */
 #include "peer.h"
 
 static int is_server, fd;
@@ -200,7 +200,7 @@ static void epolls(void) {
     }
     SERVER SHOW(recv(fd, a, 64, 0));
     end();
-    begin("a member that is taken out and put in");
+    begin("a member that is removed and added");
     CLIENT {
         event.events = EPOLLIN;
         SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
@@ -277,7 +277,7 @@ static void ends(void) {
         SHOW(recv(fd, a, 4, 0));
     }
     end();
-    begin("close with bytes under way");
+    begin("close with bytes in flight");
     SERVER {
         SHOW(send(fd, "bye", 3, 0));
         SHOW(close(fd));
@@ -429,7 +429,7 @@ static void kernels(void) {
 }
 
 static void full(void) {
-    /* As much as goes, then room again. */
+    /* As many bytes as fit, then free space again. */
     struct timeval tick = {0, 50000};
     begin("a full connection");
     SERVER {

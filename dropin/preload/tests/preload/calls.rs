@@ -1,9 +1,9 @@
-//! Every call does and says what it does and says on plain TCP.
+//! Calls have the effects and results that they have on plain TCP.
 
-use crate::support::{Folder, both_ends, compile, moved_bytes, program, reasons};
+use crate::support::{TestDirectory, both_ends, compile, moved_bytes, program, reasons};
 
 #[test]
-fn every_call_returns_what_it_returns_on_tcp() {
+fn matches_tcp_in_every_call() {
     assert_same_results("calls");
 }
 
@@ -14,8 +14,8 @@ fn matches_tcp_in_corners_of_the_interface() {
 
 /// Runs a program on plain TCP and with the library: each end must print the same.
 fn assert_same_results(name: &str) {
-    let folder = Folder::new(name);
-    let Some(path) = compile(&folder, name) else { return };
+    let directory = TestDirectory::new(name);
+    let Some(path) = compile(&directory, name) else { return };
     let plain = both_ends(&path, false, ["x", "x"]);
     let moved = both_ends(&path, true, ["x", "x"]);
     for (plain, moved) in [(plain.server, moved.server), (plain.client, moved.client)] {
@@ -29,17 +29,17 @@ fn assert_same_results(name: &str) {
     }
 }
 
-/// A program that is not preloaded notices nothing, nor does its peer that is.
+/// A program without the library, and its peer with it, behave as on plain TCP.
 #[test]
-fn a_peer_without_the_library_stays_on_tcp() {
-    let folder = Folder::new("alone");
-    let Some(path) = compile(&folder, "calls") else { return };
+fn stays_on_tcp_with_a_peer_without_the_library() {
+    let directory = TestDirectory::new("alone");
+    let Some(path) = compile(&directory, "calls") else { return };
     let source =
         std::fs::read_to_string(format!("{}/tests/preload/calls.c", env!("CARGO_MANIFEST_DIR"))).unwrap();
     assert!(source.contains("int main"), "the program of this test");
-    // The client has it, the server has not.
+    // The client has the library, the server does not.
     let server = format!("#!/bin/sh\n[ \"$1\" = server ] && unset LD_PRELOAD\nexec {path} \"$@\"\n");
-    let script = folder.path("half.sh");
+    let script = directory.path("half.sh");
     std::fs::write(&script, server).unwrap();
     let plain = both_ends(&path, false, ["x", "x"]);
     let mut make = program("chmod", false);
@@ -48,15 +48,19 @@ fn a_peer_without_the_library_stays_on_tcp() {
     assert_eq!(half.client.0, plain.client.0);
     assert!(half.client.1.success() && half.server.1.success());
     assert!(moved_bytes(half.pids[1]).is_none_or(|bytes| bytes == 0));
-    assert!(reasons(half.pids[1]).iter().all(|why| *why != "both ends met"), "{:?}", reasons(half.pids[1]));
+    assert!(
+        reasons(half.pids[1]).iter().all(|why| *why != "paired with the other end"),
+        "{:?}",
+        reasons(half.pids[1])
+    );
 }
 
-/// Programs by their names; ports on their servers' side, which the script asks for.
+/// Programs by their names; server ports, which the script passes.
 #[test]
-fn what_is_excepted_or_not_named_stays_on_tcp() {
-    let folder = Folder::new("excepted");
-    let Some(path) = compile(&folder, "calls") else { return };
-    let script = folder.path("excepted.sh");
+fn leaves_excluded_programs_and_ports_on_tcp() {
+    let directory = TestDirectory::new("excepted");
+    let Some(path) = compile(&directory, "calls") else { return };
+    let script = directory.path("excepted.sh");
     let settings = [
         ("FARCALL_RUN_EXCEPT=other,calls", false),
         ("FARCALL_RUN_EXCEPT=other,1", true),
@@ -65,7 +69,7 @@ fn what_is_excepted_or_not_named_stays_on_tcp() {
         ("FARCALL_RUN_ONLY=1,$port", true),
     ];
     for (setting, is_moved) in settings {
-        // Only the client is told: that one end stays is enough.
+        // Only the client has the setting: one end that stays on TCP is enough.
         let text = format!(
             "#!/bin/sh\n[ \"$1\" = client ] && {{ port=$2; export {setting}; }}\nexec {path} \"$@\"\n"
         );

@@ -24,20 +24,20 @@ int main(int argc, char **argv) {
     for (int round = 0; round < ROUNDS; round++) {
         int first = round % 3 == 0 ? 1 : 0, second = round % 3 == 2 ? 1 : 2;
         if (!is_server) {
-            /* The server is asleep, about to sleep, or looks for events. */
+            /* The server is asleep, about to sleep, or polls for events. */
             for (volatile int turns = round * 37 % 20000; turns > 0;)
                 turns--;
             CHECK(send(fds[first], &byte, 1, 0) == 1 && send(fds[second], &byte, 1, 0) == 1);
             CHECK(recv(fds[second], &byte, 1, 0) == 1);
             continue;
         }
-        int got[3] = {0}, way = round / 3 % 4;
+        int got[3] = {0}, method = round / 3 % 4;
         while (!got[first] || !got[second]) {
             struct epoll_event events[8];
             struct pollfd entries[3];
             int now[3] = {0}, n;
-            if (way < 3) {
-                CHECK((n = epoll_wait(ep, events, least_room + way, -1)) > 0);
+            if (method < 3) {
+                CHECK((n = epoll_wait(ep, events, least_room + method, -1)) > 0);
                 for (int i = 0; i < n; i++)
                     now[events[i].data.u32] = 1;
             } else {
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
                     now[i] = entries[i].revents != 0;
             }
             if (now[second] && !now[first] && !got[first]) {
-                fprintf(stderr, "round %d, way %d: the effect was reported without its cause\n", round, way);
+                fprintf(stderr, "round %d, method %d: the effect was reported without its cause\n", round, method);
                 return 1;
             }
             for (int i = 0; i < 3; i++)

@@ -1,4 +1,4 @@
-/* Connections that have met reach other processes while their maker keeps them: `children server`, `children client PORT`.
+/* Paired connections reach other processes while their maker keeps them: `children server`, `children client PORT`.
  * The server writes "A", a child "B", the server "C". */
 #include "peer.h"
 #include <sched.h>
@@ -39,17 +39,17 @@ static void send_to(int to, int fd) {
     CHECK(sendmsg(to, &message, 0) == 1);
 }
 
-static void by_child(int fd, const char *way, int pair, pid_t early) {
+static void by_child(int fd, const char *method, int pair, pid_t early) {
     static char stack[65536];
     char command[64], *arguments[] = {"sh", "-c", "printf B", NULL};
     pid_t pid = -1;
-    if (!strcmp(way, "spawn")) {
+    if (!strcmp(method, "spawn")) {
         posix_spawn_file_actions_t actions;
         CHECK(posix_spawn_file_actions_init(&actions) == 0);
         CHECK(posix_spawn_file_actions_adddup2(&actions, fd, 1) == 0);
         CHECK(posix_spawn(&pid, "/bin/sh", &actions, NULL, arguments, environ) == 0 && wait_for(pid) == 0);
         CHECK(posix_spawn_file_actions_destroy(&actions) == 0);
-    } else if (!strcmp(way, "vfork")) {
+    } else if (!strcmp(method, "vfork")) {
         pid = vfork();
         if (pid == 0) {
             dup2(fd, 1);
@@ -57,14 +57,14 @@ static void by_child(int fd, const char *way, int pair, pid_t early) {
             _exit(3);
         }
         CHECK(wait_for(pid) == 0);
-    } else if (!strcmp(way, "system")) {
+    } else if (!strcmp(method, "system")) {
         CHECK(fcntl(fd, F_SETFD, 0) == 0 && snprintf(command, sizeof command, "printf B >&%d", fd) > 0);
         CHECK(system(command) == 0);
-    } else if (!strcmp(way, "popen")) {
+    } else if (!strcmp(method, "popen")) {
         CHECK(fcntl(fd, F_SETFD, 0) == 0 && snprintf(command, sizeof command, "printf B >&%d", fd) > 0);
         FILE *pipe = popen(command, "r");
         CHECK(pipe != NULL && pclose(pipe) == 0);
-    } else if (!strcmp(way, "fork")) {
+    } else if (!strcmp(method, "fork")) {
         pid = fork();
         if (pid == 0) {
             dup2(fd, 1);
@@ -72,22 +72,22 @@ static void by_child(int fd, const char *way, int pair, pid_t early) {
             _exit(3);
         }
         CHECK(wait_for(pid) == 0);
-    } else if (!strcmp(way, "_Fork")) {
+    } else if (!strcmp(method, "_Fork")) {
         pid = plain_fork();
         if (pid == 0)
             write_b(&fd);
         CHECK(wait_for(pid) == 0);
-    } else if (!strcmp(way, "clone")) {
+    } else if (!strcmp(method, "clone")) {
         pid = clone(write_b, stack + sizeof stack, SIGCHLD, &fd);
         CHECK(pid > 0 && wait_for(pid) == 0);
     } else {
-        CHECK(!strcmp(way, "message"));
+        CHECK(!strcmp(method, "message"));
         send_to(pair, fd);
         CHECK(wait_for(early) == 0);
     }
 }
 
-static const char *ways[] = {"spawn", "vfork", "system", "popen", "fork", "_Fork", "clone", "message"};
+static const char *methods[] = {"spawn", "vfork", "system", "popen", "fork", "_Fork", "clone", "message"};
 
 int main(int argc, char **argv) {
     CHECK(argc > 1);
@@ -97,10 +97,10 @@ int main(int argc, char **argv) {
     open_port(is_server, argc > 2 ? argv[2] : "0");
     /* By which the client learns that all is written. */
     int control = connection(is_server);
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         int pair[2] = {-1, -1};
         pid_t early = -1;
-        if (is_server && !strcmp(ways[i], "message")) {
+        if (is_server && !strcmp(methods[i], "message")) {
             /* A process that does not have the connection by inheritance. */
             CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
             early = fork();
@@ -111,10 +111,10 @@ int main(int argc, char **argv) {
         int fd = meet(is_server);
         char got[4] = "";
         if (is_server) {
-            printf("%s\n", ways[i]);
+            printf("%s\n", methods[i]);
             fflush(stdout);
             CHECK(write(fd, "A", 1) == 1);
-            by_child(fd, ways[i], pair[0], early);
+            by_child(fd, methods[i], pair[0], early);
             CHECK(write(fd, "C", 1) == 1);
             CHECK(write(control, "w", 1) == 1);
             CHECK(read(fd, got, 1) == 1);
@@ -122,7 +122,7 @@ int main(int argc, char **argv) {
             CHECK(read(control, got, 1) == 1);
             CHECK(recv(fd, got, 3, MSG_WAITALL) == 3);
             if (strcmp(got, "ABC")) {
-                fprintf(stderr, "%s: %s\n", ways[i], got);
+                fprintf(stderr, "%s: %s\n", methods[i], got);
                 return 1;
             }
             CHECK(write(fd, "x", 1) == 1);

@@ -1,4 +1,4 @@
-/* Corners of the interface on connections that have met, in step at both ends: prints what each call returned, so that runs
+/* Corners of the interface on paired connections, in step at both ends: prints the result of each call, so that runs
  * can be compared. */
 #include "peer.h"
 #include <pthread.h>
@@ -145,7 +145,7 @@ static void lengths(void) {
     end();
 }
 
-/* A receiver that peeks at all that it asks for waits for it. */
+/* A receiver that peeks at all requested bytes waits for them. */
 static void peeks(void) {
     char a[64] = "";
     struct timeval short_time = {0, 50000};
@@ -333,7 +333,7 @@ static void resets(int polls) {
     end();
 }
 
-/* recvmmsg reports an error before the bytes that arrived before it, also where the ends have not met. */
+/* recvmmsg reports an error before the bytes that arrived before it, also on an unpaired connection. */
 static void errors_first(int meets) {
     char a[8];
     struct linger hard = {1, 0};
@@ -387,6 +387,85 @@ static void ended(void) {
     end();
 }
 
+/* Prints a wait's result and the first bytes of the array that it may write. */
+#define SHOW_ARRAY(call, array)                                                                          \
+    do {                                                                                                 \
+        memset(array, 0x5A, sizeof array);                                                               \
+        SHOW(call);                                                                                      \
+        for (size_t i = 0; i < sizeof array; i++)                                                        \
+            printf("%02x%s", ((unsigned char *)array)[i], i + 1 < sizeof array ? "" : "\n");             \
+    } while (0)
+
+static void interrupt(int number) {
+    (void)number;
+}
+
+/* Waits that find nothing, or are interrupted, leave what the kernel leaves in the program's arrays. */
+static void arrays(void) {
+    char a[8];
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 3}, got[3], half[2];
+    struct timespec soon = {0, 5000000};
+    struct pollfd entries[2];
+    fd_set sets[2];
+    begin("arrays of waits");
+    CLIENT {
+        int ep = epoll_create1(EPOLL_CLOEXEC);
+        SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &event));
+        SHOW_ARRAY(epoll_wait(ep, got, 3, 0), got);
+        SHOW_ARRAY(epoll_wait(ep, got, 3, 20), got);
+        SHOW_ARRAY(epoll_wait(ep, got, 1, 20), got);
+        SHOW_ARRAY(epoll_pwait2(ep, got, 3, &soon, NULL), got);
+        SHOW_ARRAY(epoll_wait(ep, got, 0, 0), got);
+        SHOW_ARRAY(epoll_wait(-1, got, 3, 0), got);
+        /* The alarm of this process ends waits. */
+        struct sigaction action = {.sa_handler = interrupt}, before;
+        struct itimerval tick = {.it_value = {0, 20000}};
+        CHECK(sigaction(SIGALRM, &action, &before) == 0);
+        CHECK(setitimer(ITIMER_REAL, &tick, NULL) == 0);
+        SHOW_ARRAY(epoll_wait(ep, got, 3, 5000), got);
+#define ENTRIES                                                                       \
+    for (int i = 0; i < 2; i++)                                                       \
+    entries[i] = (struct pollfd){.fd = i ? -1 : fd, .events = POLLIN, .revents = 0x5A}
+#define SHOW_POLL(call)                                                       \
+    do {                                                                      \
+        ENTRIES;                                                              \
+        SHOW(call);                                                           \
+        printf("events %x %x\n", entries[0].revents, entries[1].revents);     \
+    } while (0)
+        CHECK(setitimer(ITIMER_REAL, &tick, NULL) == 0);
+        SHOW_POLL(poll(entries, 2, 5000));
+        SHOW_POLL(poll(entries, 2, 0));
+        SHOW_POLL(poll(entries, 2, 20));
+        SHOW_POLL(ppoll(entries, 2, &soon, NULL));
+#define SHOW_SETS(call)                                                                               \
+    do {                                                                                              \
+        memset(sets, 0, sizeof sets);                                                                 \
+        FD_SET(fd, &sets[0]);                                                                         \
+        FD_SET(fd, &sets[1]);                                                                         \
+        SHOW(call);                                                                                   \
+        printf("sets %d %d\n", FD_ISSET(fd, &sets[0]) != 0, FD_ISSET(fd, &sets[1]) != 0);             \
+    } while (0)
+        struct timeval none = {0, 0}, long_time = {5, 0}, wrong = {-1, 0};
+        SHOW_SETS(select(fd + 1, &sets[0], NULL, &sets[1], &none));
+        SHOW_SETS(pselect(fd + 1, &sets[0], NULL, &sets[1], &soon, NULL));
+        SHOW_SETS(select(fd + 1, &sets[0], NULL, &sets[1], &wrong));
+        CHECK(setitimer(ITIMER_REAL, &tick, NULL) == 0);
+        SHOW_SETS(select(fd + 1, &sets[0], NULL, &sets[1], &long_time));
+        CHECK(sigaction(SIGALRM, &before, NULL) == 0);
+        alarm(300);
+        step();
+        SHOW_ARRAY(epoll_wait(ep, half, 2, 5000), half);
+        SHOW(recv(fd, a, 8, 0));
+        SHOW_ARRAY(epoll_wait(ep, half, 2, 0), half);
+        close(ep);
+    }
+    SERVER {
+        step();
+        SHOW(send(fd, "x", 1, 0));
+    }
+    end();
+}
+
 static int signals;
 static void count(int number) {
     signals += number == SIGUSR1;
@@ -433,7 +512,7 @@ static void polls(void) {
 
 static volatile int ticks;
 static void tick(int number) {
-    /* Of SIGUSR2 the third one asks the server for a byte, which ends the read. */
+    /* The third SIGUSR2 requests a byte of the server, which ends the read. */
     if (++ticks == 3 && number == SIGUSR2)
         CHECK(write(step_fd, "s", 1) == 1);
 }
@@ -600,7 +679,7 @@ static void begin_stamps(void) {
     }
 }
 
-/* What a socket was set to before its ends have met. */
+/* Options of a socket that were set before its ends are paired. */
 static void options(void) {
     char a[64], control[256];
     int one = 1, none = 0;
@@ -671,6 +750,7 @@ int main(int argc, char **argv) {
     errors_first(0);
     errors_first(1);
     ended();
+    arrays();
     polls();
     interruptions();
     jumps();

@@ -109,7 +109,7 @@ static void receive_some(int end) {
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2, .msg_flags = -1};
     struct mmsghdr many[1] = {{.msg_hdr = message}};
     uint64_t kind = next() % 7;
-    /* Nothing waits for what will not come; a read of nothing never waits. */
+    /* No call waits for bytes that do not arrive; a read of zero bytes never waits. */
     if (is_quiet && !own->is_nonblocking)
         flags |= MSG_DONTWAIT;
     if ((kind == 0 || kind == 3) && is_quiet && !own->is_nonblocking)
@@ -274,7 +274,7 @@ static void run(uint64_t seed) {
     ep = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = 2};
     CHECK(pipe2(pipes, O_NONBLOCK) == 0 && epoll_ctl(ep, EPOLL_CTL_ADD, pipes[0], &event) == 0);
-    /* Some have met before, whenever they do so. */
+    /* Some connections are paired before the calls. */
     char byte = 'm';
     for (int turns = next() % 30; turns > 0; turns--) {
         int end = turns % 2;

@@ -2,14 +2,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::support::{Folder, Running, compile, moved_bytes, program};
+use crate::support::{Running, TestDirectory, compile, moved_bytes, program};
 
 /// Number of seeds of one process.
 const SEEDS_PER_PROCESS: u64 = 100;
 /// Uses after which connections move, one after the other: before, among and after the calls that are compared.
 const USES: [u32; 5] = [1, 3, 8, 20, 40];
 
-/// Number of events for which waits of an epoll object with three members have room.
+/// Number of events for which waits of an epoll object with three members have capacity.
 const ROOMS: [u32; 3] = [3, 1, 2];
 
 /// Parameters that all calls of a group of seeds share.
@@ -24,7 +24,7 @@ struct Mode {
 /// Runs the calls of `count` seeds on plain TCP and with the library. Returns the results of both, one line for each
 /// seed (with `verbose` one for each call), and the number of the process with the library.
 fn run(path: &str, mode: Mode, first: u64, count: u64, verbose: bool) -> ([String; 2], u32) {
-    // Both at once: they mostly sleep.
+    // Both run at once, because they mostly sleep.
     let mut running = [false, true].map(|is_preloaded| {
         let mut command = program(path, is_preloaded);
         command.env("FARCALL_RUN_AFTER", mode.uses.to_string());
@@ -43,7 +43,7 @@ fn run(path: &str, mode: Mode, first: u64, count: u64, verbose: bool) -> ([Strin
     (texts, pid)
 }
 
-/// Compares so many seeds.
+/// Compares `seeds` seeds.
 fn compare(path: &str, first: u64, seeds: u64) {
     let mut has_moved = false;
     for (chunk, from) in (first..first + seeds).step_by(SEEDS_PER_PROCESS as usize).enumerate() {
@@ -69,44 +69,44 @@ fn compare_calls(path: &str, mode: Mode, seed: u64) {
     assert_eq!(differ, None, "FARCALL_TEST_SEED={seed} {mode:?}: call, on TCP, and moved\n{}", texts[1]);
 }
 
-/// Bytes before the ring and in it that are enough for SO_RCVLOWAT together only.
+/// Bytes before the ring and in it that reach SO_RCVLOWAT only together.
 #[test]
 fn counts_bytes_before_the_ring_for_the_low_water_mark() {
-    let folder = Folder::new("differ-again");
-    let Some(path) = compile(&folder, "differ") else { return };
+    let directory = TestDirectory::new("differ-again");
+    let Some(path) = compile(&directory, "differ") else { return };
     compare_calls(&path, Mode { uses: 20, room: 3 }, 258_995_626);
 }
 
-/// A wait with room for all members, of which one returns to TCP when the kernel has reported it.
+/// A wait with capacity for all members, of which one returns to TCP when the kernel has reported it.
 #[test]
 fn reports_a_member_that_returns_to_tcp_in_the_same_wait() {
-    let folder = Folder::new("differ-return");
-    let Some(path) = compile(&folder, "differ") else { return };
+    let directory = TestDirectory::new("differ-return");
+    let Some(path) = compile(&directory, "differ") else { return };
     compare_calls(&path, Mode { uses: 3, room: 3 }, 778_602);
 }
 
 /// A peek at all bytes (MSG_PEEK and MSG_WAITALL) of which some are behind a ring that has ended, also if it was empty.
 #[test]
 fn ends_a_peek_at_bytes_behind_a_ring() {
-    let folder = Folder::new("differ-peek");
-    let Some(path) = compile(&folder, "differ") else { return };
+    let directory = TestDirectory::new("differ-peek");
+    let Some(path) = compile(&directory, "differ") else { return };
     compare_calls(&path, Mode { uses: 3, room: 1 }, 3_060_190);
     compare_calls(&path, Mode { uses: 20, room: 2 }, 5_018_840);
 }
 
-/// A member that is off (EPOLLONESHOT) while bytes arrive, and that the program asks for again.
+/// A member that is suppressed (EPOLLONESHOT) while bytes arrive, and that the program requests again.
 #[test]
-fn reports_a_member_that_was_off_when_bytes_came() {
-    let folder = Folder::new("differ-off");
-    let Some(path) = compile(&folder, "differ") else { return };
+fn reports_a_member_suppressed_while_bytes_arrived() {
+    let directory = TestDirectory::new("differ-off");
+    let Some(path) = compile(&directory, "differ") else { return };
     compare_calls(&path, Mode { uses: 3, room: 1 }, 4_085_154);
 }
 
 /// A member that is reported once (EPOLLONESHOT) when it has returned to TCP, and ends afterwards.
 #[test]
 fn reports_a_member_once_that_returns_to_tcp() {
-    let folder = Folder::new("differ-once");
-    let Some(path) = compile(&folder, "differ") else { return };
+    let directory = TestDirectory::new("differ-once");
+    let Some(path) = compile(&directory, "differ") else { return };
     compare_calls(&path, Mode { uses: 8, room: 1 }, 6_080_719);
 }
 
@@ -115,7 +115,7 @@ fn first_seed() -> u64 {
     std::env::var("FARCALL_TEST_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// The same, or another one each time.
+/// Number of the first seed: from the environment, or another one each time.
 fn random_seed() -> u64 {
     let now = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
     std::env::var("FARCALL_TEST_SEED").map_or_else(|_| now(), |seed| seed.parse().unwrap())
@@ -123,16 +123,16 @@ fn random_seed() -> u64 {
 
 #[test]
 fn matches_tcp_in_random_calls() {
-    let folder = Folder::new("differ");
-    let Some(path) = compile(&folder, "differ") else { return };
+    let directory = TestDirectory::new("differ");
+    let Some(path) = compile(&directory, "differ") else { return };
     compare(&path, first_seed(), 15 * SEEDS_PER_PROCESS);
 }
 
 #[test]
 #[ignore = "takes FARCALL_SOCKET_SEEDS seeds; bash .ci/run socket_programs"]
 fn matches_tcp_in_random_calls_of_many_seeds() {
-    let folder = Folder::new("differ-at-length");
-    let Some(path) = compile(&folder, "differ") else { return };
+    let directory = TestDirectory::new("differ-at-length");
+    let Some(path) = compile(&directory, "differ") else { return };
     let seeds = std::env::var("FARCALL_SOCKET_SEEDS").map_or(10_000, |seeds| seeds.parse().unwrap());
     let first = random_seed();
     println!("FARCALL_TEST_SEED={first}");

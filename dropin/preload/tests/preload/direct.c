@@ -1,4 +1,4 @@
-/* A program that makes system calls itself. `direct server WAY`, `direct client PORT WAY`; the server makes them.
+/* A program that makes system calls itself. `direct server METHOD`, `direct client PORT METHOD`; the server makes them.
  * With HARMLESS it makes none that concerns a socket; with PLUGIN they are in an object that it loads, which is made with
  * PLUGIN_ITSELF. */
 #include "peer.h"
@@ -75,7 +75,7 @@ static void direct_wait(int fd) {
 int main(int argc, char **argv) {
     CHECK(argc > 2);
     int is_server = !strcmp(argv[1], "server");
-    const char *way = argv[argc - 1];
+    const char *method = argv[argc - 1];
     char got[4] = "";
     signal(SIGPIPE, SIG_IGN);
     alarm(500);
@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
     const char *plugin = getenv("PLUGIN_FILE");
     if (is_server)
         load(plugin);
-    if (!strcmp(way, "unannounced")) {
+    if (!strcmp(method, "unannounced")) {
         if (is_server) {
             CHECK(write(fd, "A", 1) == 1 && direct_write(fd, "B", 1) == 1);
             ssize_t n = read(fd, got, 1);
@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
         printf("done\n");
         return 0;
     }
-    if (!strcmp(way, "closed")) {
+    if (!strcmp(method, "closed")) {
         /* The client reads after the server has closed. */
         int control = connection(is_server), len = 0;
         if (is_server) {

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use farcall_stats::read_pid;
 
-use crate::support::{Ends, Folder, both_ends, compile, compile_with, has, moved_bytes, program, reasons};
+use crate::support::{
+    Ends, TestDirectory, both_ends, compile, compile_with, has, moved_bytes, program, reasons,
+};
 
 const DIRECT: &str = "the program can make system calls itself";
 
@@ -15,17 +17,17 @@ fn assert_done(ends: &Ends) {
 }
 
 /// Runs both ends with variables set.
-fn with_variables(folder: &Folder, path: &str, variables: &str, way: &str) -> Ends {
-    let script = folder.path("with-variables.sh");
+fn with_variables(directory: &TestDirectory, path: &str, variables: &str, method: &str) -> Ends {
+    let script = directory.path("with-variables.sh");
     std::fs::write(&script, format!("#!/bin/sh\nexport {variables}\nexec {path} \"$@\"\n")).unwrap();
     assert!(program("chmod", false).args(["700", &script]).status().unwrap().success());
-    both_ends(&script, true, [way, way])
+    both_ends(&script, true, [method, method])
 }
 
 #[test]
 fn keeps_order_of_all_output_and_input_functions() {
-    let folder = Folder::new("ways");
-    let Some(path) = compile(&folder, "ways") else { return };
+    let directory = TestDirectory::new("functions");
+    let Some(path) = compile(&directory, "functions") else { return };
     assert_done(&both_ends(&path, false, ["x", "x"]));
     let ends = both_ends(&path, true, ["x", "x"]);
     assert_done(&ends);
@@ -34,8 +36,8 @@ fn keeps_order_of_all_output_and_input_functions() {
 
 #[test]
 fn keeps_order_where_a_child_gets_the_connection() {
-    let folder = Folder::new("children");
-    let Some(path) = compile(&folder, "children") else { return };
+    let directory = TestDirectory::new("children");
+    let Some(path) = compile(&directory, "children") else { return };
     assert_done(&both_ends(&path, false, ["x", "x"]));
     let ends = both_ends(&path, true, ["x", "x"]);
     assert_done(&ends);
@@ -44,8 +46,8 @@ fn keeps_order_where_a_child_gets_the_connection() {
 
 #[test]
 fn leaves_programs_with_direct_calls_on_tcp() {
-    let folder = Folder::new("direct");
-    let Some(path) = compile(&folder, "direct") else { return };
+    let directory = TestDirectory::new("direct");
+    let Some(path) = compile(&directory, "direct") else { return };
     let ends = both_ends(&path, true, ["x", "x"]);
     assert_done(&ends);
     for pid in ends.pids {
@@ -62,8 +64,8 @@ fn leaves_programs_with_direct_calls_on_tcp() {
 
 #[test]
 fn moves_programs_whose_direct_calls_use_no_socket() {
-    let folder = Folder::new("harmless");
-    let Some(path) = compile_with(&folder, "direct", "harmless", &["-DHARMLESS"]) else { return };
+    let directory = TestDirectory::new("harmless");
+    let Some(path) = compile_with(&directory, "direct", "harmless", &["-DHARMLESS"]) else { return };
     let ends = both_ends(&path, true, ["x", "x"]);
     assert_done(&ends);
     assert!(moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 50));
@@ -71,30 +73,31 @@ fn moves_programs_whose_direct_calls_use_no_socket() {
 
 #[test]
 fn returns_to_tcp_when_loaded_code_has_direct_calls() {
-    let folder = Folder::new("plugin");
-    let Some(path) = compile_with(&folder, "direct", "loads", &["-DPLUGIN"]) else { return };
-    let Some(plugin) = compile_with(&folder, "direct", "plugin.so", &["-DPLUGIN_ITSELF", "-shared", "-fPIC"])
+    let directory = TestDirectory::new("plugin");
+    let Some(path) = compile_with(&directory, "direct", "loads", &["-DPLUGIN"]) else { return };
+    let Some(plugin) =
+        compile_with(&directory, "direct", "plugin.so", &["-DPLUGIN_ITSELF", "-shared", "-fPIC"])
     else {
         return;
     };
-    let ends = with_variables(&folder, &path, &format!("PLUGIN_FILE={plugin}"), "x");
+    let ends = with_variables(&directory, &path, &format!("PLUGIN_FILE={plugin}"), "x");
     assert_done(&ends);
     // It had moved before.
     assert!(moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 0));
     let why = reasons(ends.pids[0]);
     assert!(why.is_empty() || why.contains(&DIRECT), "{why:?}");
-    // By a name that the loader searches where the program says.
-    let run_path = format!("-Wl,-rpath,{}", folder.path(""));
-    let Some(path) = compile_with(&folder, "direct", "searches", &["-DPLUGIN", &run_path]) else { return };
-    assert_done(&with_variables(&folder, &path, "PLUGIN_FILE=plugin.so", "x"));
+    // By a name that the loader searches in directories that the program states.
+    let run_path = format!("-Wl,-rpath,{}", directory.path(""));
+    let Some(path) = compile_with(&directory, "direct", "searches", &["-DPLUGIN", &run_path]) else { return };
+    assert_done(&with_variables(&directory, &path, "PLUGIN_FILE=plugin.so", "x"));
 }
 
 #[test]
 fn ends_connections_with_unannounced_bytes() {
-    let folder = Folder::new("unannounced");
-    let Some(path) = compile(&folder, "direct") else { return };
-    assert_done(&with_variables(&folder, &path, "FARCALL_RUN_ALLOW_DIRECT_CALLS=1", "closed"));
-    let ends = with_variables(&folder, &path, "FARCALL_RUN_ALLOW_DIRECT_CALLS=1", "unannounced");
+    let directory = TestDirectory::new("unannounced");
+    let Some(path) = compile(&directory, "direct") else { return };
+    assert_done(&with_variables(&directory, &path, "FARCALL_RUN_ALLOW_DIRECT_CALLS=1", "closed"));
+    let ends = with_variables(&directory, &path, "FARCALL_RUN_ALLOW_DIRECT_CALLS=1", "unannounced");
     assert_done(&ends);
     assert!(moved_bytes(ends.pids[1]).is_none_or(|bytes| bytes > 0));
     let why = reasons(ends.pids[1]);
@@ -107,12 +110,12 @@ fn ends_connections_with_unannounced_bytes() {
 
 #[test]
 fn leaves_programs_with_liburing_on_tcp() {
-    let folder = Folder::new("uring");
+    let directory = TestDirectory::new("uring");
     if !Path::new("/usr/include/liburing.h").exists() || !has("cc", "gcc") {
         eprintln!("SKIPPED: no liburing on this machine (Debian: apt-get install liburing-dev)");
         return;
     }
-    let Some(path) = compile_with(&folder, "uring", "uring", &["-luring"]) else { return };
+    let Some(path) = compile_with(&directory, "uring", "uring", &["-luring"]) else { return };
     let plain = both_ends(&path, false, ["x", "x"]);
     if plain.server.0.contains("no io_uring") {
         eprintln!("SKIPPED: the system allows no io_uring");

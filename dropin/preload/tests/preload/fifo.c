@@ -1,4 +1,4 @@
-/* What epoll_wait reports of members of which more are ready than it has room for: `fifo OTHERS ROOM...` waits with room for
+/* Events that epoll_wait reports when more members are ready than it has capacity for: `fifo OTHERS ROOM...` waits with capacity for
  * so many events, in turn, for connections and as many eventfds. Both ends of the connections are in this process.
  *
  * The kernel keeps a list: a member that becomes ready joins at its end, and so does a level-triggered one that was reported.

@@ -1,14 +1,14 @@
-//! gRPC of others. Messages are bytes, so that nothing is generated.
+//! Other implementations of gRPC. Messages are bytes, so that no code is generated.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::languages::both;
 use crate::programs::output;
-use crate::support::{Folder, has};
+use crate::support::{TestDirectory, has};
 
 #[test]
-fn grpc_of_the_c_core_calls_and_streams() {
+fn serves_grpc_of_the_c_core() {
     // Debian's modules belong to Debian's interpreter, which need not be the first in the path.
     let python = "/usr/bin/python3";
     let imports = Command::new(python).args(["-c", "import grpc"]).output();
@@ -56,7 +56,7 @@ print('done')
     assert!(moved.is_none_or(|bytes| bytes > 1_000_000), "{moved:?}");
 }
 
-/// Debian's libraries of gRPC and what they need; `None` if one is not there.
+/// Debian's libraries of gRPC and their dependencies; `None` if one is not installed.
 fn java_libraries() -> Option<String> {
     let libraries =
         ["grpc-api", "grpc-context", "grpc-core", "grpc-stub", "grpc-netty", "guava", "perfmark-api"];
@@ -69,7 +69,7 @@ fn java_libraries() -> Option<String> {
 }
 
 #[test]
-fn grpc_of_java_calls_and_streams() {
+fn serves_grpc_of_java() {
     if !has("java", "openjdk-17-jdk-headless") || !has("javac", "openjdk-17-jdk-headless") {
         return;
     }
@@ -79,16 +79,16 @@ fn grpc_of_java_calls_and_streams() {
         );
         return;
     };
-    let folder = Folder::new("grpc-java");
+    let directory = TestDirectory::new("grpc-java");
     let source = format!("{}/tests/preload/GrpcEcho.java", env!("CARGO_MANIFEST_DIR"));
-    output(Command::new("javac").args(["-cp", &libraries, "-d", &folder.path(""), &source]));
-    let path = format!("{libraries}:{}", folder.path(""));
+    output(Command::new("javac").args(["-cp", &libraries, "-d", &directory.path(""), &source]));
+    let path = format!("{libraries}:{}", directory.path(""));
     let moved = both("java", &["-cp", &path, "GrpcEcho", "server"], &["-cp", &path, "GrpcEcho", "client"]);
     assert!(moved.is_none_or(|bytes| bytes > 1_000_000), "{moved:?}");
 }
 
 #[test]
-fn grpc_of_node_calls_and_streams() {
+fn serves_grpc_of_node() {
     let imports = Command::new("node").args(["-e", "require('@grpc/grpc-js')"]).output();
     if !imports.is_ok_and(|imports| imports.status.success()) {
         eprintln!(
@@ -148,7 +148,7 @@ for (let n = 0; n < 200; n++) unary(n);
 }
 
 #[test]
-fn grpc_of_cpp_calls_and_streams_asynchronously() {
+fn serves_asynchronous_grpc_of_cpp() {
     if !has("g++", "g++") || !has("pkg-config", "pkg-config") {
         return;
     }
@@ -158,8 +158,8 @@ fn grpc_of_cpp_calls_and_streams_asynchronously() {
         return;
     }
     let flags = String::from_utf8(flags.stdout).unwrap();
-    let folder = Folder::new("grpc-cpp");
-    let echo = folder.path("grpc_echo");
+    let directory = TestDirectory::new("grpc-cpp");
+    let echo = directory.path("grpc_echo");
     let source = format!("{}/tests/preload/grpc_echo.cc", env!("CARGO_MANIFEST_DIR"));
     output(
         Command::new("g++").args(["-std=c++17", "-O1", "-o", &echo, &source]).args(flags.split_whitespace()),

@@ -1,4 +1,4 @@
-/* A reader that believes TCP_INQ, as gRPC does: told that nothing is left, it does not try again before the next edge. A
+/* A reader that relies on TCP_INQ, as gRPC does: when no bytes are left, it does not try again before the next edge. A
  * number too low would hang it: before the ends meet, after it, and at the end. */
 #include "peer.h"
 
@@ -8,7 +8,7 @@ static char byte_at(size_t at, int is_server) {
     return (char)(at * 31 + at / 251 + is_server);
 }
 
-/* Receives once; how many bytes are left as far as is told: 1 if it is not told. -1 at the end, -2: there was nothing. */
+/* Receives once; returns how many bytes are left as reported: 1 if that is not reported. -1 at the end, -2: there was nothing. */
 static int receive(int fd, size_t *got, int is_server) {
     char bytes[8000], control[CMSG_SPACE(sizeof(int))];
     struct iovec into = {bytes, sizeof bytes};
@@ -51,7 +51,7 @@ static void exchange(int fd, int is_server) {
     for (size_t at = 0; at < LARGEST; at++)
         sent[at] = byte_at(at, is_server);
     for (int round = 0; round < 2 * ROUNDS; round++) {
-        /* The first ones are still under way by TCP when the ends have met. */
+        /* The first ones are still in flight by TCP when the ends pair. */
         size_t bytes = round < 2 ? LARGEST : 1 + round / 2 * 7919;
         if (round % 2 == is_server)
             CHECK(send(fd, sent, bytes, 0) == (ssize_t)bytes);

@@ -1,10 +1,10 @@
-//! Programs of other languages: their run times wait and write in ways of their own.
+//! Programs of other languages, whose run times wait and write differently.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::programs::{PATIENCE, free_port, output, wait_for};
-use crate::support::{Folder, Running, has, library, moved_bytes, program};
+use crate::support::{Running, TestDirectory, has, library, moved_bytes, program};
 
 /// Runs both ends of a program of one language; `arguments` of an end, before its port. Returns the bytes that its
 /// server moved.
@@ -19,7 +19,7 @@ pub fn both(name: &str, server: &[&str], client: &[&str]) -> Option<u64> {
 }
 
 #[test]
-fn node_answers_over_connections_that_stay() {
+fn serves_persistent_http_connections_of_node() {
     if !has("node", "nodejs") {
         return;
     }
@@ -59,11 +59,11 @@ for (let n = 0; n < 200; n++) one(n);
 }
 
 #[test]
-fn java_echoes_by_selectors() {
+fn echoes_with_java_selectors() {
     if !has("java", "openjdk-17-jdk-headless") || !has("javac", "openjdk-17-jdk-headless") {
         return;
     }
-    let folder = Folder::new("java");
+    let directory = TestDirectory::new("java");
     let source = r#"
 import java.io.*;
 import java.net.*;
@@ -134,20 +134,20 @@ public class Echo {
     }
 }
 "#;
-    std::fs::write(folder.path("Echo.java"), source).unwrap();
-    output(Command::new("javac").arg(folder.path("Echo.java")));
-    let root = folder.path("");
+    std::fs::write(directory.path("Echo.java"), source).unwrap();
+    output(Command::new("javac").arg(directory.path("Echo.java")));
+    let root = directory.path("");
     let moved = both("java", &["-cp", &root, "Echo", "serve"], &["-cp", &root, "Echo", "ask"]);
     assert!(moved.is_none_or(|bytes| bytes > 1_000_000), "{moved:?}");
 }
 
 #[test]
-fn tls_arrives_whole() {
+fn transfers_complete_tls_streams() {
     if !has("python3", "python3") || !has("openssl", "openssl") {
         return;
     }
-    let folder = Folder::new("tls");
-    let (key, certificate) = (folder.path("key"), folder.path("certificate"));
+    let directory = TestDirectory::new("tls");
+    let (key, certificate) = (directory.path("key"), directory.path("certificate"));
     let subject = ["-subj", "/CN=localhost", "-days", "2", "-nodes"];
     let mut openssl = Command::new("openssl");
     openssl
@@ -187,7 +187,7 @@ print('done')
     assert!(moved.is_none_or(|bytes| bytes > 1_000_000), "{moved:?}");
 }
 
-/// A command of a user who may run a database, which refuses the superuser.
+/// A command of an unprivileged user: the database refuses the superuser.
 fn as_user(name: &str, library: &str) -> Command {
     let is_root = rustix::process::geteuid().is_root();
     let mut command = Command::new(if is_root { "setpriv" } else { "env" });
@@ -201,7 +201,7 @@ fn as_user(name: &str, library: &str) -> Command {
     command
 }
 
-/// The newest PostgreSQL of Debian's.
+/// Directory of the newest PostgreSQL that Debian has.
 fn postgresql() -> Option<String> {
     let mut versions: Vec<u32> = std::fs::read_dir("/usr/lib/postgresql")
         .ok()?
@@ -212,17 +212,17 @@ fn postgresql() -> Option<String> {
 }
 
 #[test]
-fn postgresql_keeps_its_accounts_balanced() {
+fn keeps_postgresql_accounts_balanced() {
     let Some(programs) = postgresql() else {
         eprintln!("SKIPPED: no PostgreSQL on this machine (Debian: apt-get install postgresql)");
         return;
     };
-    let folder = Folder::reachable("postgresql");
-    let (data, copy, port) = (&folder.path("data"), &folder.path("library.so"), free_port());
-    // Its user may not read where this was built.
+    let directory = TestDirectory::reachable("postgresql");
+    let (data, copy, port) = (&directory.path("data"), &directory.path("library.so"), free_port());
+    // The user cannot read the build directory.
     std::fs::copy(library(), copy).unwrap();
     if rustix::process::geteuid().is_root() {
-        output(Command::new("chown").args(["-R", "postgres", &folder.path("")]));
+        output(Command::new("chown").args(["-R", "postgres", &directory.path("")]));
     }
     let bin = |name: &str| format!("{programs}/{name}");
     output(as_user(&bin("initdb"), "").args(["-D", data, "-A", "trust"]));
@@ -242,12 +242,12 @@ fn postgresql_keeps_its_accounts_balanced() {
         output(bench.args(["-h", "127.0.0.1", "-p", &port]).args(arguments).arg("postgres"))
     };
     bench(&["-i", "-s", "1"]);
-    let told = bench(&["-c", "4", "-j", "2", "-t", "100"]);
-    assert!(told.contains("400/400"), "{told}");
+    let printed = bench(&["-c", "4", "-j", "2", "-t", "100"]);
+    assert!(printed.contains("400/400"), "{printed}");
     let mut query = as_user(&bin("psql"), copy);
     let sums =
         "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history)";
-    let told = output(query.args(["-h", "127.0.0.1", "-p", &port, "-t", "-A", "-c", sums, "postgres"]));
-    assert_eq!(told.trim(), "t");
+    let printed = output(query.args(["-h", "127.0.0.1", "-p", &port, "-t", "-A", "-c", sums, "postgres"]));
+    assert_eq!(printed.trim(), "t");
     server.stop();
 }

@@ -19,7 +19,7 @@ int main(void) {
         struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7};
         CHECK((objects[i] = epoll_create1(EPOLL_CLOEXEC)) >= 0);
         CHECK(epoll_ctl(objects[i], EPOLL_CTL_ADD, far, &event) == 0);
-        /* With a member that only the kernel knows, a wait asks it what is ready. */
+        /* With a member that only the kernel knows, a wait queries it for ready members. */
         CHECK(epoll_ctl(objects[i], EPOLL_CTL_ADD, pipes[0], &event) == 0);
     }
     for (int round = 0; round < ROUNDS; round++) {

@@ -1,4 +1,4 @@
-/* A ring that ends before the peer has read what came by TCP before it: bytes of TCP, of the ring and of TCP again, some
+/* A ring that ends before the peer has read the bytes sent by TCP before it: bytes of TCP, of the ring and of TCP again, some
  * with one call, some with many; `order server x`, `order client PORT x`. Byte `at` of an answer is `at * 7`. */
 #include "peer.h"
 
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
         char byte = 'x';
         if (is_server) {
             CHECK(recv(fd, &byte, 1, 0) == 1);
-            /* Before: bytes by TCP, sometimes. The peer has met when it has looked for them. */
+            /* Before: bytes by TCP, sometimes. The peer is paired when it has polled for them. */
             if (round % 2)
                 CHECK(send(fd, "a", 1, 0) == 1 && recv(fd, &byte, 1, 0) == 1);
             else

@@ -1,16 +1,16 @@
-//! Programs of others, unmodified.
+//! Unmodified programs.
 
 use std::net::TcpListener;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Folder, Running, has, moved_bytes, program};
+use crate::support::{Running, TestDirectory, has, moved_bytes, program};
 
-/// How long a service may take to come up, on a machine with better things to do.
+/// Timeout of a service's start, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A port that nobody listens on; below those that the kernel gives to connections.
+/// A port on which no process listens; below those that the kernel gives to connections.
 pub fn free_port() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 20_000) as u16;
@@ -18,16 +18,16 @@ pub fn free_port() -> String {
     ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap().to_string()
 }
 
-/// Waits until somebody listens at a port.
+/// Waits until a process listens on a port.
 pub fn wait_for(port: &str) {
     let began = Instant::now();
     while std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
-        assert!(began.elapsed() < PATIENCE, "nobody listens at {port}");
+        assert!(began.elapsed() < PATIENCE, "no process listens on port {port}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// What a program prints.
+/// Output of a program.
 pub fn output(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -36,13 +36,13 @@ pub fn output(command: &mut Command) -> String {
 }
 
 #[test]
-fn redis_serves_its_own_clients_while_it_saves() {
+fn serves_redis_clients_during_a_save() {
     if !has("redis-server", "redis-server") {
         return;
     }
-    let (folder, port) = (Folder::new("redis"), free_port());
+    let (directory, port) = (TestDirectory::new("redis"), free_port());
     let mut server = program("redis-server", true);
-    server.args(["--port", &port, "--bind", "127.0.0.1", "--dir", &folder.path(""), "--save", ""]);
+    server.args(["--port", &port, "--bind", "127.0.0.1", "--dir", &directory.path(""), "--save", ""]);
     let mut server = Running::start(server);
     wait_for(&port);
     let cli = |arguments: &[&str]| {
@@ -60,7 +60,7 @@ fn redis_serves_its_own_clients_while_it_saves() {
             table.lines().filter(|line| line.contains("GET") || line.contains("SET")).count() >= 2,
             "{table}"
         );
-        // Its child has all connections, too.
+        // The child has all connections as well.
         let saved = cli(&["bgsave"]);
         assert!(saved.contains("Background saving") || saved.contains("already in progress"), "{saved}");
     }
@@ -69,18 +69,18 @@ fn redis_serves_its_own_clients_while_it_saves() {
     assert!(moved_bytes(pid).is_none_or(|bytes| bytes > 100_000));
 }
 
-/// Of Go, which calls the kernel itself: the library is loaded, and sees nothing.
+/// A program in Go, which makes system calls itself: the library is loaded, and observes no call.
 #[test]
-fn etcd_keeps_what_its_clients_put() {
+fn serves_etcd_on_tcp() {
     if !has("etcd", "etcd-server") || !has("etcdctl", "etcd-client") {
         return;
     }
-    let (folder, [client, peer]) = (Folder::new("etcd"), [(); 2].map(|()| free_port()));
+    let (directory, [client, peer]) = (TestDirectory::new("etcd"), [(); 2].map(|()| free_port()));
     let [clients, peers] = [&client, &peer].map(|port| format!("http://127.0.0.1:{port}"));
     let mut server = program("etcd", true);
     server.args([
         "--data-dir",
-        &folder.path("data"),
+        &directory.path("data"),
         "--listen-client-urls",
         &clients,
         "--log-level",
@@ -104,7 +104,7 @@ fn etcd_keeps_what_its_clients_put() {
 }
 
 #[test]
-fn memcached_keeps_what_its_clients_set() {
+fn serves_memcached_clients() {
     if !has("memcached", "memcached") || !has("python3", "python3") {
         return;
     }
@@ -112,7 +112,7 @@ fn memcached_keeps_what_its_clients_set() {
     let mut server = program("memcached", true);
     server.args(["-p", &port, "-l", "127.0.0.1", "-t", "2"]);
     if rustix::process::geteuid().is_root() {
-        // As one user: another's processes are not met.
+        // As one user: ends of different users do not pair.
         server.args(["-u", "root"]);
     }
     let mut server = Running::start(server);
@@ -149,16 +149,16 @@ print('done')
 }
 
 #[test]
-fn nginx_sends_curl_whole_files() {
+fn transfers_complete_files_from_nginx_to_curl() {
     if !has("nginx", "nginx-light") || !has("curl", "curl") {
         return;
     }
-    let (folder, port) = (Folder::new("nginx"), free_port());
+    let (directory, port) = (TestDirectory::new("nginx"), free_port());
     let content: String = (0..200_000).map(|line| format!("{line}\n")).collect();
-    std::fs::write(folder.path("file"), &content).unwrap();
-    // As one user: another's processes are not met.
+    std::fs::write(directory.path("file"), &content).unwrap();
+    // As one user: ends of different users do not pair.
     let own = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
-    let root = folder.path("");
+    let root = directory.path("");
     for sendfile in ["off", "on"] {
         let configuration = format!(
             "{own} daemon off; worker_processes 2; pid {root}/pid; error_log {root}/errors;\n\
@@ -167,11 +167,11 @@ fn nginx_sends_curl_whole_files() {
              proxy_temp_path {root}/proxy; fastcgi_temp_path {root}/fastcgi; uwsgi_temp_path {root}/uwsgi;\n\
              scgi_temp_path {root}/scgi; server {{ listen 127.0.0.1:{port}; root {root}; }} }}\n"
         );
-        std::fs::write(folder.path("conf"), configuration).unwrap();
+        std::fs::write(directory.path("conf"), configuration).unwrap();
         let nginx =
             if std::path::Path::new("/usr/sbin/nginx").exists() { "/usr/sbin/nginx" } else { "nginx" };
         let mut server = program(nginx, true);
-        server.args(["-e", &folder.path("errors"), "-c", &folder.path("conf"), "-p", &root]);
+        server.args(["-e", &directory.path("errors"), "-c", &directory.path("conf"), "-p", &root]);
         let mut server = Running::start(server);
         wait_for(&port);
         let url = format!("http://127.0.0.1:{port}/file");
@@ -184,7 +184,7 @@ fn nginx_sends_curl_whole_files() {
 }
 
 #[test]
-fn asyncio_echoes_what_it_was_sent() {
+fn echoes_with_asyncio() {
     if !has("python3", "python3") {
         return;
     }

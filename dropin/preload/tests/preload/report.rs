@@ -2,19 +2,19 @@
 
 use farcall_stats::read_pid;
 
-use crate::support::{Folder, Running, compile, program, reasons};
+use crate::support::{Running, TestDirectory, compile, program, reasons};
 
 #[test]
 fn reports_bytes_by_tcp_and_refused_connections() {
-    let folder = Folder::new("report");
-    let Some(path) = compile(&folder, "report") else { return };
+    let directory = TestDirectory::new("report");
+    let Some(path) = compile(&directory, "report") else { return };
     let mut command = program(&path, true);
     command.env("FARCALL_RUN_REPORT", "1");
     let mut running = Running::start(command);
     let pid = running.pid();
     let (text, status) = running.finish();
     assert!(status.success(), "{text}");
-    // Other processes may have taken its place in the statistics.
+    // Other processes may have replaced it in the statistics.
     let Ok(report) = read_pid(pid) else { return };
     let bytes = |end: &str, names: [&str; 2]| {
         let blocks = report.blocks.iter().filter(|block| block.label.ends_with(end));

@@ -1,5 +1,5 @@
-/* Connections that move, and then all the descriptors that a process may have besides: `scarce server COUNT[,WAY]`, `scarce
- * client PORT COUNT[,WAY]`. Without a way the first few are taken in turn. */
+/* Connections that move, and then all the descriptors that a process may have besides: `scarce server COUNT[,METHOD]`, `scarce
+ * client PORT COUNT[,METHOD]`. Without a method the first few are taken in turn. */
 #include "peer.h"
 #include <sys/mman.h>
 #include <sys/pidfd.h>
@@ -40,12 +40,12 @@ static int receive_one(void) {
     return message.msg_controllen < CMSG_LEN(sizeof(int)) ? -1 : 0;
 }
 
-/* Opens one more, in one of several ways. */
-static int one_more(int way) {
+/* Opens one more, in one of several methods. */
+static int one_more(int method) {
     FILE *stream;
     char path[] = "/tmp/scarce-XXXXXX-x", name[40];
     int fd;
-    switch (way) {
+    switch (method) {
     case 0: return open("/dev/null", O_RDONLY);
     case 1: return socket(AF_INET, SOCK_STREAM, 0);
     case 2: return dup(0);
@@ -73,8 +73,8 @@ static int one_more(int way) {
 int main(int argc, char **argv) {
     CHECK(argc > 2);
     is_server = strcmp(argv[1], "server") == 0;
-    int way = -1;
-    CHECK(sscanf(argv[argc - 1], "%d,%d", &connections, &way) >= 1);
+    int method = -1;
+    CHECK(sscanf(argv[argc - 1], "%d,%d", &connections, &method) >= 1);
     struct rlimit limit = {DESCRIPTORS, DESCRIPTORS};
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     alarm(200);
@@ -95,7 +95,7 @@ int main(int argc, char **argv) {
     printf("%s\n", all <= others + 2 * connections + 4 ? "few" : "many");
     exchange(fds[0], 1);
     int opened = 0;
-    while (one_more(way < 0 ? opened % 6 : way) >= 0)
+    while (one_more(method < 0 ? opened % 6 : method) >= 0)
         opened++;
     printf("%d more, then %s\n", opened, strerrorname_np(errno));
     for (int at = 0; at < connections; at++)

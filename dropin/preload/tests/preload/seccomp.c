@@ -1,5 +1,5 @@
-/* A server that allows itself few system calls while its connections are in use: `seccomp server WAY`,
- * `seccomp client PORT WAY`. Bytes wait unread when the filter is installed. */
+/* A server that allows itself few system calls while its connections are in use: `seccomp server METHOD`,
+ * `seccomp client PORT METHOD`. Bytes wait unread when the filter is installed. */
 #include "peer.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -8,7 +8,7 @@
 
 #define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
-/* Reading, writing, two ways of waiting, and the end. */
+/* Reading, writing, two methods of waiting, and the end. */
 static void restrict_calls(int by_number) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), ALLOW(SYS_read),  ALLOW(SYS_write),      ALLOW(SYS_epoll_wait), ALLOW(SYS_poll),
@@ -25,7 +25,7 @@ static void restrict_calls(int by_number) {
 int main(int argc, char **argv) {
     CHECK(argc > 2);
     int is_server = !strcmp(argv[1], "server"), ep = epoll_create1(EPOLL_CLOEXEC);
-    const char *way = argv[argc - 1];
+    const char *method = argv[argc - 1];
     char bytes[256];
     signal(SIGPIPE, SIG_IGN);
     alarm(500);
@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
     /* The rest of the first half has arrived. */
     for (int unread = 0; unread < 190;)
         CHECK(ioctl(fd, FIONREAD, &unread) == 0);
-    restrict_calls(!strcmp(way, "number"));
+    restrict_calls(!strcmp(method, "number"));
     CHECK(write(fd, "x", 1) == 1);
     while (total < 390) {
         struct pollfd entry = {.fd = fd, .events = POLLIN};

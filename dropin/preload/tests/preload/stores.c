@@ -4,7 +4,7 @@
 #include "peer.h"
 #include <dlfcn.h>
 
-/* Short pieces until both ends have met, then some that fill a ring. */
+/* Short pieces until both ends are paired, then some that fill a ring. */
 static const size_t pieces[] = {1, 1, 1, 9000, 64, 400000, 700, 3, 5000};
 #define PIECES (sizeof pieces / sizeof *pieces)
 static char bytes[400000];

@@ -1,4 +1,4 @@
-//! The library, programs in C that have two ends, and programs of the system, which may not be there.
+//! The library, C programs with two ends, and installed programs, which may be absent.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::thread;
 
 use farcall_stats::{PathReason, read_pid};
 
-/// The library that was built beside these tests.
+/// Path of the library that was built with these tests.
 pub fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let folder = test.parent().and_then(Path::parent).unwrap();
+    let directory = test.parent().and_then(Path::parent).unwrap();
     // Tests build it among their dependencies only.
-    let library = folder.join("deps/libfarcall_preload.so");
+    let library = directory.join("deps/libfarcall_preload.so");
     assert!(library.exists(), "{} was not built", library.display());
     library
 }
@@ -28,60 +28,60 @@ pub fn program(name: &str, is_preloaded: bool) -> Command {
     command
 }
 
-/// Whether a program of the system is there; says what is skipped if not.
+/// Returns whether a program is installed; prints what is skipped otherwise.
 pub fn has(program: &str, package: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = std::env::split_paths(&folders).chain([PathBuf::from("/usr/sbin")]);
-    let found = folders.any(|folder| folder.join(program).exists());
+    let found = folders.any(|directory| directory.join(program).exists());
     if !found {
         eprintln!("SKIPPED: no {program} on this machine (Debian: apt-get install {package})");
     }
     found
 }
 
-/// A folder of a test's own; gone when dropped.
-pub struct Folder(PathBuf);
+/// A temporary directory of a test, removed when dropped.
+pub struct TestDirectory(PathBuf);
 
-impl Folder {
+impl TestDirectory {
     pub fn new(name: &str) -> Self {
         Self::inside_of(Path::new(env!("CARGO_TARGET_TMPDIR")), name)
     }
 
-    /// One that another user can reach.
+    /// Creates one that another user can reach.
     pub fn reachable(name: &str) -> Self {
         Self::inside_of(&std::env::temp_dir(), name)
     }
 
     fn inside_of(parent: &Path, name: &str) -> Self {
-        let folder = parent.join(format!("preload-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
+        let directory = parent.join(format!("preload-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        Self(directory)
     }
 
-    /// A file in it.
+    /// Returns the path of a file in it.
     pub fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 /// Compiles a program of these tests; `None` if there is no compiler.
-pub fn compile(folder: &Folder, name: &str) -> Option<String> {
-    compile_with(folder, name, name, &[])
+pub fn compile(directory: &TestDirectory, name: &str) -> Option<String> {
+    compile_with(directory, name, name, &[])
 }
 
 /// Compiles `NAME.c` to a file with another name, by further options.
-pub fn compile_with(folder: &Folder, name: &str, output: &str, options: &[&str]) -> Option<String> {
+pub fn compile_with(directory: &TestDirectory, name: &str, output: &str, options: &[&str]) -> Option<String> {
     if !has("cc", "gcc") {
         return None;
     }
     let source = format!("{}/tests/preload/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let output = folder.path(output);
+    let output = directory.path(output);
     let mut cc = Command::new("cc");
     // Fortified: the functions that check lengths are called, too.
     cc.args(["-Wall", "-O1", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-pthread", "-o", &output, &source]);
@@ -98,24 +98,24 @@ impl Running {
         Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// What it printed on standard output, and how it ended.
+    /// Returns its standard output and its exit status.
     pub fn finish(&mut self) -> (String, ExitStatus) {
         let mut errors = self.0.stderr.take().unwrap();
-        let told = thread::spawn(move || {
+        let printed = thread::spawn(move || {
             let mut text = String::new();
             errors.read_to_string(&mut text).map(|_| text)
         });
         let mut text = String::new();
         self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         let status = self.0.wait().unwrap();
-        let errors = told.join().unwrap().unwrap();
+        let errors = printed.join().unwrap().unwrap();
         if !errors.is_empty() {
             eprintln!("{errors}");
         }
         (text, status)
     }
 
-    /// Ends it as a service is ended.
+    /// Ends it by SIGTERM.
     pub fn stop(&mut self) -> u32 {
         // SAFETY: a child of ours that was not waited for.
         unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
@@ -135,7 +135,7 @@ impl Drop for Running {
     }
 }
 
-/// What both ends of a program printed, how they ended, and their processes.
+/// Outputs, exit statuses and process numbers of both ends of a program.
 pub struct Ends {
     pub server: (String, ExitStatus),
     pub client: (String, ExitStatus),
@@ -147,7 +147,7 @@ pub fn both_ends(path: &str, is_preloaded: bool, arguments: [&str; 2]) -> Ends {
     run_both(path, |path| program(path, is_preloaded), arguments)
 }
 
-/// As [`both_ends`] with the library; the ends meet as soon as they can.
+/// As [`both_ends`] with the library; the ends pair as soon as they can.
 pub fn both_ends_early(path: &str, arguments: [&str; 2]) -> Ends {
     let early = |path: &str| {
         let mut command = program(path, true);
@@ -182,11 +182,11 @@ fn run_both(path: &str, program: impl Fn(&str) -> Command, arguments: [&str; 2])
     Ends { server: (text, status), client, pids }
 }
 
-/// Bytes that the connections of a process that are still told of have moved through shared memory; `None` where the
-/// system keeps no statistics.
+/// Returns the number of bytes that the connections of a process, as far as they are listed, have moved through shared
+/// memory; `None` where the system has no statistics.
 pub fn moved_bytes(pid: u32) -> Option<u64> {
     farcall_stats::probe().ok()?;
-    // The system keeps those of few dead processes: others' may have taken their place.
+    // The statistics of few exited processes are retained: those of others may have replaced them.
     Some(read_pid(pid).ok()?.moved_bytes())
 }
 
@@ -196,12 +196,12 @@ pub fn moved_bytes_of_connections(pid: u32) -> Vec<u64> {
     sent.into_iter().zip(received).map(|(sent, received)| sent + received).collect()
 }
 
-/// Why the connections of a process went the ways that they went.
+/// Returns the reasons for the transports of a process's connections.
 pub fn reasons(pid: u32) -> Vec<&'static str> {
     of_connections(pid, "why").into_iter().filter_map(PathReason::words).collect()
 }
 
-/// Bytes of the rings to the peers of a process.
+/// Returns the lengths in bytes of the rings to the peers of a process.
 pub fn ring_bytes(pid: u32) -> Vec<u64> {
     of_connections(pid, "ring_bytes")
 }

@@ -1,4 +1,4 @@
-//! gRPC of Rust: this test program again, as a server and as a client of tonic's.
+//! gRPC of Rust: this test program as a server and as a client of tonic.
 
 use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_client::EchoClient;
@@ -11,10 +11,10 @@ use crate::programs::{free_port, output, wait_for};
 use crate::support::{Running, moved_bytes, program};
 
 const END: &str = "FARCALL_TONIC_END";
-const ENTRY: &str = "tonic::entry_of_an_end";
+const ENTRY: &str = "tonic::run_one_end";
 const CALLS: usize = 200;
 
-/// Answers with what it got.
+/// Replies with the received messages.
 struct Answers;
 
 type Messages = Vec<Result<Message, Status>>;
@@ -51,7 +51,7 @@ impl Echo for Answers {
     }
 }
 
-/// Other bytes for each number, of up to 100,000.
+/// A message of up to 100,000 bytes that depend on the number.
 fn message(number: usize) -> Message {
     let len_bytes = 1 + number * 7_919 % 100_000;
     let payload: Vec<u8> = (0..len_bytes).map(|at| ((at * 31) ^ number) as u8).collect();
@@ -86,9 +86,9 @@ async fn call(port: &str) {
     }
 }
 
-/// Not a test of its own: what the ends of the next one run.
+/// Program of both ends of the next test; no test by itself.
 #[test]
-fn entry_of_an_end() {
+fn run_one_end() {
     let Ok(end) = std::env::var(END) else { return };
     let (role, port) = end.split_once(' ').unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -104,7 +104,7 @@ fn entry_of_an_end() {
 }
 
 #[test]
-fn grpc_of_rust_calls_and_streams() {
+fn serves_grpc_of_rust() {
     let port = free_port();
     let end = |role: &str| {
         let mut command = program(std::env::current_exe().unwrap().to_str().unwrap(), true);

@@ -9,7 +9,7 @@ static uint64_t next(void) {
     return state;
 }
 
-/* What byte `at` of a direction is. */
+/* Byte `at` of a direction. */
 static unsigned char byte_at(uint64_t at, int direction) {
     uint64_t x = at * 0x9E3779B97F4A7C15u + direction;
     return (x ^ x >> 29) >> 11;
@@ -106,7 +106,7 @@ static void by_threads(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* One thread and readiness, told by `wait`, which sleeps only if it may. */
+/* One thread and readiness, reported by `wait`, which sleeps only if it may. */
 static void by_events(int (*wait)(int events, int may_sleep)) {
     int readable = 0, writable = 0, has_ended = 0;
     CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);

@@ -1,15 +1,15 @@
-//! Bytes under random calls, forks and deaths.
+//! Bytes under random calls, forks and kills.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Folder, Running, both_ends, both_ends_early, compile, has, library, moved_bytes,
+    Running, TestDirectory, both_ends, both_ends_early, compile, has, library, moved_bytes,
     moved_bytes_of_connections, program, reasons, ring_bytes,
 };
 
-/// Bytes that both ends of each connection exchange before the random ones, and after they have met.
+/// Bytes that both ends of each connection exchange before the random ones, and after they are paired.
 const MOVED_BYTES_MIN: u64 = 40;
 
 fn assert_done((text, status): &(String, ExitStatus)) {
@@ -23,7 +23,7 @@ fn exchange(program: &str, seed: u32) {
     let ends = both_ends(program, true, [&seed, &seed]);
     assert_done(&ends.server);
     assert_done(&ends.client);
-    // Which bytes go by TCP afterwards depends on time: a full ring, or large transfers, end a move.
+    // Which bytes use TCP afterwards depends on time: a full ring, or large transfers, end a move.
     for pid in ends.pids {
         let moved = moved_bytes_of_connections(pid);
         eprintln!("moved {moved:?}");
@@ -31,23 +31,23 @@ fn exchange(program: &str, seed: u32) {
     }
 }
 
-/// From the environment, or the same each time.
+/// Number of the first seed: from the environment, or the same each time.
 fn first_seed() -> u32 {
     std::env::var("FARCALL_TEST_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
 #[test]
-fn random_traffic_arrives_as_it_was_sent() {
-    let folder = Folder::new("traffic");
-    let Some(path) = compile(&folder, "traffic") else { return };
+fn delivers_random_traffic_unchanged() {
+    let directory = TestDirectory::new("traffic");
+    let Some(path) = compile(&directory, "traffic") else { return };
     exchange(&path, first_seed());
 }
 
 #[test]
 #[ignore = "takes FARCALL_SOCKET_SECONDS; bash .ci/run socket_programs"]
-fn random_traffic_at_length() {
-    let folder = Folder::new("traffic-at-length");
-    let Some(path) = compile(&folder, "traffic") else { return };
+fn delivers_random_traffic_for_minutes() {
+    let directory = TestDirectory::new("traffic-at-length");
+    let Some(path) = compile(&directory, "traffic") else { return };
     let seconds = std::env::var("FARCALL_SOCKET_SECONDS").map_or(60, |seconds| seconds.parse().unwrap());
     let (began, mut seed) = (Instant::now(), first_seed());
     while began.elapsed() < Duration::from_secs(seconds) {
@@ -58,18 +58,18 @@ fn random_traffic_at_length() {
 
 #[test]
 fn keeps_byte_order_if_a_ring_ends_before_its_start_is_read() {
-    let folder = Folder::new("order");
-    let Some(path) = compile(&folder, "order") else { return };
+    let directory = TestDirectory::new("order");
+    let Some(path) = compile(&directory, "order") else { return };
     let ends = both_ends_early(&path, ["x", "x"]);
     assert_done(&ends.server);
     assert_done(&ends.client);
 }
 
-/// However much the receiver takes in the meantime: no ring has had room for all when the call began.
+/// No ring had space for all bytes when the call began, however many the receiver takes in the meantime.
 #[test]
 fn lengthens_a_ring_that_one_call_fills() {
-    let folder = Folder::new("longer");
-    let Some(path) = compile(&folder, "longer") else { return };
+    let directory = TestDirectory::new("longer");
+    let Some(path) = compile(&directory, "longer") else { return };
     let ends = both_ends(&path, true, ["x", "x"]);
     assert_done(&ends.server);
     assert_done(&ends.client);
@@ -79,11 +79,11 @@ fn lengthens_a_ring_that_one_call_fills() {
     assert!(moved_bytes(ends.pids[1]).is_none_or(|bytes| bytes > 200_000));
 }
 
-/// What the rings do not hold goes by TCP, whose buffers take it.
+/// Bytes that exceed the rings are sent by TCP, whose buffers have space for them.
 #[test]
 fn delivers_echoes_that_exceed_the_rings() {
-    let folder = Folder::new("echo");
-    let Some(path) = compile(&folder, "echo") else { return };
+    let directory = TestDirectory::new("echo");
+    let Some(path) = compile(&directory, "echo") else { return };
     for (is_preloaded, bytes) in [(false, "262144"), (true, "262144"), (true, "2400000")] {
         let ends = both_ends(&path, is_preloaded, ["x", bytes]);
         assert_done(&ends.server);
@@ -94,10 +94,10 @@ fn delivers_echoes_that_exceed_the_rings() {
 /// A program opens as many descriptors as on plain TCP, and a moved connection takes one more, whatever its limit.
 #[test]
 fn leaves_all_descriptors_to_programs() {
-    let folder = Folder::new("scarce");
-    let Some(path) = compile(&folder, "scarce") else { return };
-    let ways = (6..14).map(|way| format!("60,{way}"));
-    for connections in ["60".to_owned(), "240".to_owned()].into_iter().chain(ways) {
+    let directory = TestDirectory::new("scarce");
+    let Some(path) = compile(&directory, "scarce") else { return };
+    let methods = (6..14).map(|method| format!("60,{method}"));
+    for connections in ["60".to_owned(), "240".to_owned()].into_iter().chain(methods) {
         let plain = both_ends(&path, false, [&connections; 2]);
         let moved = both_ends(&path, true, [&connections; 2]);
         for (plain, moved) in [(plain.server, moved.server), (plain.client, moved.client)] {
@@ -120,8 +120,8 @@ fn takes_one_descriptor_more_for_each_of_2000_connections() {
         eprintln!("SKIPPED: processes may have {limit:?} descriptors (ulimit -Hn)");
         return;
     }
-    let folder = Folder::new("many");
-    let Some(path) = compile(&folder, "many") else { return };
+    let directory = TestDirectory::new("many");
+    let Some(path) = compile(&directory, "many") else { return };
     let arguments = CONNECTIONS.to_string();
     let [plain, moved] = [false, true].map(|is_preloaded| {
         let ends = both_ends(&path, is_preloaded, [&arguments; 2]);
@@ -141,8 +141,13 @@ fn takes_one_descriptor_more_for_each_of_2000_connections() {
 }
 
 /// Number of system calls of a program of these tests; with a name, of that system call.
-fn system_calls(folder: &Folder, is_preloaded: bool, command: &[&str], call: Option<&str>) -> usize {
-    let trace = folder.path("trace");
+fn system_calls(
+    directory: &TestDirectory,
+    is_preloaded: bool,
+    command: &[&str],
+    call: Option<&str>,
+) -> usize {
+    let trace = directory.path("trace");
     let mut strace = program("strace", false);
     strace.args(["-f", "-o", &trace]);
     if is_preloaded {
@@ -157,8 +162,8 @@ fn system_calls(folder: &Folder, is_preloaded: bool, command: &[&str], call: Opt
 /// Streams in one direction, and large responses, gain nothing by shared memory.
 #[test]
 fn leaves_large_transfers_and_streams_on_tcp() {
-    let folder = Folder::new("sizes");
-    let Some(path) = compile(&folder, "sizes") else { return };
+    let directory = TestDirectory::new("sizes");
+    let Some(path) = compile(&directory, "sizes") else { return };
     for (sizes, is_moved) in [("stream", false), ("100,65536", false), ("100,100", true), ("100,8192", true)]
     {
         let ends = both_ends(&path, true, [sizes, sizes]);
@@ -173,14 +178,17 @@ fn leaves_large_transfers_and_streams_on_tcp() {
 /// Connections that moved because of small requests, whose responses are large afterwards.
 #[test]
 fn returns_to_tcp_when_responses_become_large() {
-    let folder = Folder::new("sizes-later");
-    let Some(path) = compile(&folder, "sizes") else { return };
+    let directory = TestDirectory::new("sizes-later");
+    let Some(path) = compile(&directory, "sizes") else { return };
     for (sizes, returns) in [("100*100,65536", true), ("100*40000,40000", true), ("100*100,8192", false)] {
         let ends = both_ends(&path, true, [sizes, sizes]);
         assert_done(&ends.server);
         assert_done(&ends.client);
         let why = reasons(ends.pids[0]);
-        assert!(why.is_empty() || why.contains(&"demoted: large responses") == returns, "{sizes}: {why:?}");
+        assert!(
+            why.is_empty() || why.contains(&"back on TCP: large responses") == returns,
+            "{sizes}: {why:?}"
+        );
         // All of the 200 large responses are more than 8 MB.
         assert!(moved_bytes(ends.pids[0]).is_none_or(|bytes| bytes > 8000 && bytes < 4_500_000), "{sizes}");
     }
@@ -189,9 +197,9 @@ fn returns_to_tcp_when_responses_become_large() {
 /// The memory of a ring is longer than any file that the process may write.
 #[test]
 fn stays_on_tcp_where_files_must_be_short() {
-    let folder = Folder::new("short-files");
-    let Some(path) = compile(&folder, "sizes") else { return };
-    let script = folder.path("short-files.sh");
+    let directory = TestDirectory::new("short-files");
+    let Some(path) = compile(&directory, "sizes") else { return };
+    let script = directory.path("short-files.sh");
     std::fs::write(&script, format!("#!/bin/sh\nulimit -f 100\nexec {path} \"$@\"\n")).unwrap();
     assert!(program("chmod", false).args(["700", &script]).status().unwrap().success());
     let ends = both_ends(&script, true, ["100,100"; 2]);
@@ -202,29 +210,30 @@ fn stays_on_tcp_where_files_must_be_short() {
 
 #[test]
 fn makes_few_calls_for_connections_that_do_not_last() {
-    let folder = Folder::new("short");
-    let Some(path) = compile(&folder, "short") else { return };
+    let directory = TestDirectory::new("short");
+    let Some(path) = compile(&directory, "short") else { return };
     if !has("strace", "strace") {
         return;
     }
     let [plain, preloaded] = [false, true].map(|is_preloaded| {
-        let count = |connections| system_calls(&folder, is_preloaded, &[&path, connections], None);
+        let count = |connections| system_calls(&directory, is_preloaded, &[&path, connections], None);
         count("150") - count("50")
     });
-    // The protocol of one end, and for each `close` whose process it is.
+    // The trace of one end.
     assert!(preloaded <= plain + 100 * 3, "100 connections: {plain} calls by TCP, {preloaded} preloaded");
 }
 
-/// A wait whose events are in rings asks the kernel once if that may have others, and rarely if all members have moved.
+/// A wait whose events are in rings queries the kernel once if that may have others, and rarely if all members have
+/// moved.
 #[test]
-fn asks_the_kernel_at_most_once_a_wait() {
-    let folder = Folder::new("waits");
-    let Some(path) = compile(&folder, "waits") else { return };
+fn queries_the_kernel_at_most_once_per_wait() {
+    let directory = TestDirectory::new("waits");
+    let Some(path) = compile(&directory, "waits") else { return };
     if !has("strace", "strace") {
         return;
     }
     for (members, max) in [("only", 200 / 8), ("pipe", 200 + 20)] {
-        let count = |waits| system_calls(&folder, true, &[&path, waits, members], Some("epoll_pwait("));
+        let count = |waits| system_calls(&directory, true, &[&path, waits, members], Some("epoll_pwait("));
         let calls = count("400") - count("200");
         assert!(calls <= max, "{members}: {calls} calls by 200 waits");
     }
@@ -234,8 +243,8 @@ fn asks_the_kernel_at_most_once_a_wait() {
 /// connection's doorbell; the others still report the connection.
 #[test]
 fn notifies_all_epoll_objects_with_a_connection() {
-    let folder = Folder::new("objects");
-    let Some(path) = compile(&folder, "objects") else { return };
+    let directory = TestDirectory::new("objects");
+    let Some(path) = compile(&directory, "objects") else { return };
     for is_preloaded in [false, true] {
         let mut running = Running::start(program(&path, is_preloaded));
         assert_done(&running.finish());
@@ -243,11 +252,11 @@ fn notifies_all_epoll_objects_with_a_connection() {
     }
 }
 
-/// By epoll with room for one event, for both and for all members, and by poll.
+/// By epoll with capacity for one event, for both and for all members, and by poll.
 #[test]
 fn reports_no_connection_before_one_that_was_ready_earlier() {
-    let folder = Folder::new("causes");
-    let Some(path) = compile(&folder, "causes") else { return };
+    let directory = TestDirectory::new("causes");
+    let Some(path) = compile(&directory, "causes") else { return };
     for (is_preloaded, room) in [(false, "1"), (true, "1"), (true, "3")] {
         let ends = both_ends(&path, is_preloaded, [room, room]);
         assert_done(&ends.server);
@@ -257,12 +266,12 @@ fn reports_no_connection_before_one_that_was_ready_earlier() {
 }
 
 /// Level-triggered, edge-triggered and EPOLLONESHOT members, moved ones and others, that become ready in any order.
-/// Waits with room for fewer events than there are members report them in the kernel's order, waits with more room all
-/// of them.
+/// Waits with capacity for fewer events than there are members report them in the kernel's order, other waits all of
+/// them.
 #[test]
 fn reports_ready_members_in_the_order_of_the_kernel() {
-    let folder = Folder::new("fifo");
-    let Some(path) = compile(&folder, "fifo") else { return };
+    let directory = TestDirectory::new("fifo");
+    let Some(path) = compile(&directory, "fifo") else { return };
     let few = ["6 1", "6 2", "6 3", "6 8", "6 15", "10 15", "6 16", "6 64", "6 1 2 3", "6 1 64 2 16 15 3 8"];
     let many = ["200 1", "200 15", "200 16", "200 64", "200 16 1 64 8"];
     for arguments in few.into_iter().chain(many) {
@@ -272,16 +281,18 @@ fn reports_ready_members_in_the_order_of_the_kernel() {
             let mut running = Running::start(command);
             eprintln!("fifo {arguments}, preloaded: {is_preloaded}");
             assert_done(&running.finish());
-            assert!(!is_preloaded || reasons(running.pid()).iter().all(|why| *why == "both ends met"));
+            assert!(
+                !is_preloaded || reasons(running.pid()).iter().all(|why| *why == "paired with the other end")
+            );
             assert!(!is_preloaded || moved_bytes(running.pid()).is_none_or(|bytes| bytes > 0));
         }
     }
 }
 
 #[test]
-fn edge_triggered_readers_lose_no_edge() {
-    let folder = Folder::new("edges");
-    let Some(path) = compile(&folder, "edges") else { return };
+fn reports_every_edge() {
+    let directory = TestDirectory::new("edges");
+    let Some(path) = compile(&directory, "edges") else { return };
     for mode in ["edge", "once", "late", "late-once"] {
         let ends = both_ends_early(&path, [mode, mode]);
         assert_done(&ends.server);
@@ -291,9 +302,9 @@ fn edge_triggered_readers_lose_no_edge() {
 }
 
 #[test]
-fn readers_that_believe_how_many_bytes_are_left_get_all() {
-    let folder = Folder::new("inq");
-    let Some(path) = compile(&folder, "inq") else { return };
+fn delivers_all_bytes_to_readers_that_rely_on_tcp_inq() {
+    let directory = TestDirectory::new("inq");
+    let Some(path) = compile(&directory, "inq") else { return };
     let ends = both_ends_early(&path, ["x", "x"]);
     assert_done(&ends.server);
     assert_done(&ends.client);
@@ -301,9 +312,9 @@ fn readers_that_believe_how_many_bytes_are_left_get_all() {
 }
 
 #[test]
-fn the_death_of_one_end_ends_the_other_after_what_had_come() {
-    let folder = Folder::new("death");
-    let Some(path) = compile(&folder, "death") else { return };
+fn delivers_received_bytes_before_the_end_of_a_killed_peer() {
+    let directory = TestDirectory::new("kill");
+    let Some(path) = compile(&directory, "kill") else { return };
     for _ in 0..10 {
         let ends = both_ends(&path, true, ["dies", "lives"]);
         assert_eq!(ends.server.1.signal(), Some(libc::SIGKILL));

@@ -1,4 +1,4 @@
-/* One end is killed while both send: the other receives what had come, then an end, and does not hang.
+/* One end is killed while both send: the other receives the bytes sent before, then an end, and does not hang.
  * `death server [DIES]`, `death client PORT [DIES]`. */
 #include "peer.h"
 
@@ -12,7 +12,7 @@ int main(int argc, char **argv) {
     static char bytes[100000];
     uint64_t sent = 0, received = 0;
     if (dies) {
-        /* Half of the time with bytes that nobody has received, and the ring full. */
+        /* Half of the time with bytes that the peer has not received, and the ring full. */
         usleep(1000 * (getpid() % 50));
         for (;;) {
             memset(bytes, 'd', sizeof bytes);

@@ -14,42 +14,42 @@ use rustix::net::{
 
 use crate::own_fds;
 
-pub(super) fn make(place: &Path) -> Option<RawFd> {
+pub(super) fn create(path: &Path) -> Option<RawFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
-    let address = SocketAddrUnix::new(place).ok()?;
+    let address = SocketAddrUnix::new(path).ok()?;
     let bound = bind(&listener, &address).or_else(|error| match error {
         // The file is that of an earlier connection with the same addresses.
-        Errno::ADDRINUSE => fs::unlink(place).and_then(|()| bind(&listener, &address)),
+        Errno::ADDRINUSE => fs::unlink(path).and_then(|()| bind(&listener, &address)),
         error => Err(error),
     });
     bound.and_then(|()| listen(&listener, 1)).ok()?;
-    let kept = own_fds::keep(listener);
-    if kept.is_none() {
-        let _ = fs::unlink(place);
+    let own_fd = own_fds::adopt(listener);
+    if own_fd.is_none() {
+        let _ = fs::unlink(path);
     }
-    kept
+    own_fd
 }
 
-/// Takes the name of a meeting socket away.
-pub fn forget(meeting: RawFd) {
-    let address = rustix::net::getsockname(own_fds::borrow(meeting)).ok();
+/// Removes the file of a rendezvous socket.
+pub fn forget(socket: RawFd) {
+    let address = rustix::net::getsockname(own_fds::borrow(socket)).ok();
     let address = address.and_then(|address| SocketAddrUnix::try_from(address).ok());
     if let Some(path) = address.as_ref().and_then(|address| address.path()) {
         let _ = fs::unlink(path.as_ref());
     }
 }
 
-/// Where both ends look: the accepting one's addresses are the same, the other way round.
-pub(super) fn of(fd: c_int, connected: SocketAddr, accepted: SocketAddr) -> Option<PathBuf> {
+/// Returns the path of the socket of a connection, which both ends derive from its addresses.
+pub(super) fn path(fd: c_int, connected: SocketAddr, accepted: SocketAddr) -> Option<PathBuf> {
     const SO_NETNS_COOKIE: c_int = 71;
     let mut cookie = 0_u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to the cookie.
-    let asked = unsafe {
+    let result = unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &raw mut len)
     };
-    if asked != 0 {
+    if result != 0 {
         return None;
     }
     let name = fnv(format!("{cookie} {connected} {accepted}").as_bytes());
@@ -68,27 +68,27 @@ pub(super) fn is_own_user(socket: BorrowedFd<'_>) -> bool {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes, a ucred.
-    let asked = unsafe {
+    let result = unsafe {
         let value = (&raw mut credentials).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut len)
     };
-    asked == 0 && credentials.uid == rustix::process::geteuid().as_raw()
+    result == 0 && credentials.uid == rustix::process::geteuid().as_raw()
 }
 
 /// Connects to the other end's socket; `None` if that does not listen.
-pub(super) fn connect_to(place: &Path) -> Result<Option<OwnedFd>, PathReason> {
+pub(super) fn connect_to(path: &Path) -> Result<Option<OwnedFd>, PathReason> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let meeting = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-    let meeting = meeting.map_err(|_| PathReason::NoResources)?;
-    let address = SocketAddrUnix::new(place).map_err(|_| PathReason::NoResources)?;
-    match connect(&meeting, &address) {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let socket = socket.map_err(|_| PathReason::NoResources)?;
+    let address = SocketAddrUnix::new(path).map_err(|_| PathReason::NoResources)?;
+    match connect(&socket, &address) {
         // One that is about to listen, or of a process that was killed.
         Err(Errno::CONNREFUSED) => return Ok(None),
         Err(_) => return Err(PathReason::PeerNotAccelerated),
         Ok(()) => {}
     }
-    if !is_own_user(meeting.as_fd()) {
+    if !is_own_user(socket.as_fd()) {
         return Err(PathReason::AnotherUser);
     }
-    Ok(Some(meeting))
+    Ok(Some(socket))
 }

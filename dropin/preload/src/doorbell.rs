@@ -1,4 +1,4 @@
-//! Doorbells: what wakes threads that sleep in the kernel.
+//! Doorbells: descriptors that wake threads which sleep in the kernel.
 //!
 //! Each end of a connection has one descriptor, of a pair of Unix sockets: a byte that one end sends wakes threads of
 //! the other. An eventfd of a thread, or of an epoll object, wakes threads of the same process.
@@ -19,15 +19,15 @@ use crate::fd_set::FdSet;
 use crate::{own_fds, thread};
 
 /// One end's doorbell of a connection.
-pub struct Door {
+pub struct Doorbell {
     fd: RawFd,
-    /// `false` once the peer has closed its end, or this end has nothing to wait for any more.
-    hears: AtomicBool,
+    /// `false` once the peer has closed its end, or this end waits for nothing any more.
+    is_open: AtomicBool,
     /// Number of wake-ups of epoll objects.
     wakes: AtomicU32,
 }
 
-impl Door {
+impl Doorbell {
     /// Returns the descriptors of both ends.
     pub fn pair() -> Option<(OwnedFd, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -36,53 +36,54 @@ impl Door {
 
     /// Makes a descriptor the doorbell of this end; `None` if the library can have no descriptor.
     pub fn new(fd: OwnedFd) -> Option<Self> {
-        Some(Self { fd: own_fds::keep(fd)?, hears: AtomicBool::new(true), wakes: AtomicU32::new(0) })
+        Some(Self { fd: own_fds::adopt(fd)?, is_open: AtomicBool::new(true), wakes: AtomicU32::new(0) })
     }
 
-    /// Returns a descriptor that is readable after the peer has rung.
+    /// Returns the descriptor, which is readable after the peer has notified this end.
     pub fn fd(&self) -> RawFd {
         self.fd
     }
 
-    /// Returns whether the peer may ring, and the number was not given up.
-    pub fn hears(&self) -> bool {
-        self.hears.load(Relaxed) && own_fds::is_ours(self.fd)
+    /// Returns whether the peer may still notify this end, and the descriptor was not released.
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Relaxed) && own_fds::is_own(self.fd)
     }
 
     /// Wakes threads of the peer that sleep. If the socket is full, it can be read already.
-    pub fn ring(&self) {
-        own_fds::while_ours(self.fd, || {
+    pub fn notify(&self) {
+        own_fds::while_own(self.fd, || {
             let _ = send(own_fds::borrow(self.fd), &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         });
     }
 
-    /// Wakes threads of this process that sleep, now and from now on: there is nothing to wait for any more.
-    pub fn end(&self) {
-        self.hears.store(false, Relaxed);
-        own_fds::while_ours(self.fd, || {
+    /// Wakes all sleeping threads of this process, and every thread that polls the doorbell later: there is nothing to
+    /// wait for any more.
+    pub fn close(&self) {
+        self.is_open.store(false, Relaxed);
+        own_fds::while_own(self.fd, || {
             let _ = shutdown(own_fds::borrow(self.fd), Shutdown::Read);
         });
     }
 
-    /// Counts a wake-up of an epoll object. Returns the number of those since the connection was met.
+    /// Counts a wake-up of an epoll object. Returns their number since the ends were paired.
     pub fn count_wake(&self) -> u32 {
         self.wakes.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
-    /// Consumes what the peer has rung.
-    pub fn silence(&self) {
+    /// Consumes the notifications of the peer.
+    pub fn drain(&self) {
         let mut bytes = [0_u8; 64];
-        own_fds::while_ours(self.fd, || {
+        own_fds::while_own(self.fd, || {
             match recv(own_fds::borrow(self.fd), &mut bytes[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => self.hears.store(false, Relaxed),
+                Ok((0, _)) => self.is_open.store(false, Relaxed),
                 Ok(_) | Err(Errno::AGAIN) => {}
-                Err(_) => self.hears.store(false, Relaxed),
+                Err(_) => self.is_open.store(false, Relaxed),
             }
         });
     }
 }
 
-impl Drop for Door {
+impl Drop for Doorbell {
     fn drop(&mut self) {
         own_fds::close(self.fd);
     }
@@ -101,7 +102,7 @@ pub struct Waker {
 impl Waker {
     /// Returns a waker; `None` if the library can have no descriptor.
     pub fn new() -> Option<Self> {
-        let fd = own_fds::keep(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?)?;
+        let fd = own_fds::adopt(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?)?;
         WAKERS.insert(fd);
         Some(Self { fd, generation: thread::generation() })
     }
@@ -111,9 +112,9 @@ impl Waker {
         self.fd
     }
 
-    /// Returns whether it is this process's, and its number was not given up.
+    /// Returns whether it belongs to this process, and its number was not released.
     pub fn is_usable(&self) -> bool {
-        self.generation == thread::generation() && own_fds::is_ours(self.fd)
+        self.generation == thread::generation() && own_fds::is_own(self.fd)
     }
 }
 
@@ -124,24 +125,23 @@ impl Drop for Waker {
     }
 }
 
-/// Wakes by the descriptor of a waker. Returns whether it did: its number was not given up.
+/// Wakes by the descriptor of a waker. Returns whether it did; it does not if the number was released.
 pub fn wake(fd: RawFd) -> bool {
     let mut is_awake = false;
-    own_fds::while_ours(fd, || is_awake = io::write(own_fds::borrow(fd), &1_u64.to_ne_bytes()).is_ok());
+    own_fds::while_own(fd, || is_awake = io::write(own_fds::borrow(fd), &1_u64.to_ne_bytes()).is_ok());
     is_awake
 }
 
 /// Consumes the wake-ups of a waker.
-pub fn silence(fd: RawFd) {
-    own_fds::while_ours(fd, || {
+pub fn drain(fd: RawFd) {
+    own_fds::while_own(fd, || {
         let _ = io::read(own_fds::borrow(fd), &mut [0_u8; 8]);
     });
 }
 
 /// Called before a descriptor of the library's becomes the program's: a thread that sleeps on it chooses another one.
-pub fn before_loss(fd: c_int) {
-    if WAKERS.contains(fd) {
-        WAKERS.remove(fd);
+pub fn before_release(fd: c_int) {
+    if WAKERS.remove(fd) {
         wake(fd);
     }
 }

@@ -1,7 +1,7 @@
-//! The C library's functions behind ours, found by the loader, each once.
+//! The C library's functions, of which this library replaces most. The loader finds each once (RTLD_NEXT).
 //!
 //! Nothing here allocates or needs that the library's constructors have run: programs call `close` in constructors of
-//! their own that run before ours.
+//! their own that run before those of the library.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr;
@@ -14,7 +14,7 @@ use libc::{
 
 use crate::errno;
 
-/// A function, found once.
+/// A function of the C library.
 struct Next {
     /// With a zero at its end.
     name: &'static str,
@@ -58,7 +58,7 @@ pub fn find_symbol() -> Option<FindSymbol> {
     unsafe { std::mem::transmute::<*mut c_void, Option<FindSymbol>>(found) }
 }
 
-/// As `dlsym` for this library as its caller.
+/// Returns the address that `dlsym` returns to this library.
 ///
 /// # Safety
 /// `name` is a C string.
@@ -233,7 +233,7 @@ real! {
     fn execvpe(file: *const c_char, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
     fn fexecve(fd: c_int, arguments: *const *const c_char, variables: *const *const c_char) -> c_int;
     fn execveat(
-        folder: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
+        directory: c_int, path: *const c_char, arguments: *const *const c_char, variables: *const *const c_char,
         flags: c_int
     ) -> c_int;
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int;

@@ -1,4 +1,5 @@
-//! Uses of a connection: before its ends have met, whether it has lasted; afterwards, whether it makes large transfers.
+//! History of the transfers of a connection: before pairing, whether the connection lasts; afterwards, whether its
+//! transfers are large.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize};
@@ -17,18 +18,18 @@ pub enum Direction {
 /// streams of longer ones gain nothing by shared memory.
 const SMALL_BYTES: usize = 4096;
 
-/// Minimum length in bytes of a transfer that takes a use away: copying it takes longer than the calls and wake-ups
-/// that shared memory saves.
+/// Minimum length in bytes of a transfer that reduces the count by one: copying it takes longer than the calls and
+/// wake-ups that shared memory saves.
 const LARGE_BYTES: usize = 32 << 10;
 
 /// Value of [`Uses::large`] at which a moved connection returns to TCP.
 const LARGE_MAX: u32 = 64;
 
 /// Transfers of a connection.
-pub struct Uses {
+pub struct Usage {
     /// Transfers by TCP: small ones, and those that change the direction.
     count: AtomicU32,
-    /// Number of uses at which a meeting is tried next.
+    /// Number of uses at which the ends next try to pair.
     due: AtomicU32,
     /// [`Direction`] of the last transfer; 0: none.
     last_direction: AtomicU8,
@@ -39,7 +40,7 @@ pub struct Uses {
     large: AtomicU32,
 }
 
-impl Uses {
+impl Usage {
     pub(super) fn new() -> Self {
         Self {
             count: AtomicU32::new(0),
@@ -50,7 +51,7 @@ impl Uses {
         }
     }
 
-    /// Begins to count the uses of a connection whose meeting is tried after `due_uses` of them.
+    /// Begins the history of a connection whose ends try to pair after `due_uses` uses.
     pub(super) fn begin(&self, due_uses: u32) {
         self.count.store(0, Relaxed);
         self.last_direction.store(0, Relaxed);
@@ -59,7 +60,7 @@ impl Uses {
         self.due.store(due_uses, Relaxed);
     }
 
-    /// Counts a transfer; returns whether a meeting is to be tried now.
+    /// Counts a transfer; returns whether the ends are to pair now.
     #[inline]
     pub fn count(&self, direction: Direction, len_bytes: usize) -> bool {
         let is_turn = self.last_direction.swap(direction as u8, Relaxed) != direction as u8;
@@ -79,7 +80,7 @@ impl Uses {
     /// A one-way stream gains by shared memory, because its two ends work at the same time. With requests and large
     /// responses one end polls and waits while the other one copies.
     #[inline]
-    pub fn count_moved(&self, direction: Direction, len_bytes: usize) -> bool {
+    pub fn count_in_ring(&self, direction: Direction, len_bytes: usize) -> bool {
         let before_bytes = self.since_turn_bytes.load(Relaxed);
         let is_turn = self.last_direction.load(Relaxed) != direction as u8;
         let now_bytes = if is_turn { len_bytes } else { before_bytes.saturating_add(len_bytes) };
@@ -100,7 +101,7 @@ impl Uses {
     }
 
     /// Tries again at the next use, or (`false`) after twice as many uses as so far.
-    pub fn try_again(&self, is_soon: bool) {
+    pub fn schedule_retry(&self, is_soon: bool) {
         let uses = self.count.load(Relaxed);
         self.due.store(if is_soon { uses + 1 } else { uses.saturating_mul(2) }, Relaxed);
     }

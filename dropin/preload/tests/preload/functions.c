@@ -1,5 +1,5 @@
-/* Every way to write to, and to read from, a connection that has met: bytes keep their order.
- * For each way: one end writes "A" by write(), "B" by that way, "C" by write(); and so it reads. */
+/* All functions that write to, and read from, a paired connection: bytes keep their order.
+ * For each method: one end writes "A" by write(), "B" by that method, "C" by write(); and so it reads. */
 #include "peer.h"
 #include <aio.h>
 #include <dlfcn.h>
@@ -28,88 +28,88 @@ static void aio_wait(struct aiocb *block) {
 }
 
 /* Writes "B". */
-static void put(int fd, const char *way) {
+static void put(int fd, const char *method) {
     struct iovec part = {"B", 1};
     struct aiocb block = {.aio_fildes = fd, .aio_buf = "B", .aio_nbytes = 1, .aio_lio_opcode = LIO_WRITE};
     struct aiocb *list[1] = {&block};
-    if (!strcmp(way, "dprintf"))
+    if (!strcmp(method, "dprintf"))
         CHECK(plain_dprintf(fd, "%c%.0f", 'B', 0.25) == 2);
-    else if (!strcmp(way, "dprintf_chk"))
+    else if (!strcmp(method, "dprintf_chk"))
         CHECK(dprintf(fd, "%c%d%d%d%d%d%d%d%.0f", 'B', 1, 2, 3, 4, 5, 6, 7, 8.0) == 9);
-    else if (!strcmp(way, "vdprintf"))
+    else if (!strcmp(method, "vdprintf"))
         with_list(fd, 0, "%c", 'B');
-    else if (!strcmp(way, "vdprintf_chk"))
+    else if (!strcmp(method, "vdprintf_chk"))
         with_list(fd, 1, "%c", 'B');
-    else if (!strcmp(way, "fdopen")) {
+    else if (!strcmp(method, "fdopen")) {
         FILE *stream = fdopen(fd, "w");
         CHECK(stream != NULL && fputs("B", stream) >= 0 && fflush(stream) == 0);
-    } else if (!strcmp(way, "stdout")) {
+    } else if (!strcmp(method, "stdout")) {
         int kept = dup(1);
         CHECK(dup2(fd, 1) == 1 && putchar('B') == 'B' && fflush(stdout) == 0 && dup2(kept, 1) == 1);
-    } else if (!strcmp(way, "aio")) {
+    } else if (!strcmp(method, "aio")) {
         CHECK(aio_write(&block) == 0);
         aio_wait(&block);
-    } else if (!strcmp(way, "lio"))
+    } else if (!strcmp(method, "lio"))
         CHECK(lio_listio(LIO_WAIT, list, 1, NULL) == 0);
-    else if (!strcmp(way, "vector2"))
+    else if (!strcmp(method, "vector2"))
         CHECK(pwritev2(fd, &part, 1, -1, 0) == 1);
-    else if (!strcmp(way, "syscall"))
+    else if (!strcmp(method, "syscall"))
         CHECK(syscall(SYS_write, fd, "B", 1) == 1);
-    else if (!strcmp(way, "syscall vector2"))
+    else if (!strcmp(method, "syscall vector2"))
         CHECK(syscall(SYS_pwritev2, fd, &part, 1, -1L, -1L, 0) == 1);
-    else if (!strcmp(way, "syscall many")) {
+    else if (!strcmp(method, "syscall many")) {
         struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
         CHECK(syscall(SYS_sendmmsg, fd, &message, 1, 0) == 1);
-    } else if (!strcmp(way, "handle")) {
+    } else if (!strcmp(method, "handle")) {
         /* As a foreign function interface does it. */
         void *libc = dlopen("libc.so.6", RTLD_NOW);
         ssize_t (*found)(int, const void *, size_t) = (void *)dlsym(libc, "write");
         CHECK(libc != NULL && found != NULL && found(fd, "B", 1) == 1);
-    } else if (!strcmp(way, "other write"))
+    } else if (!strcmp(method, "other write"))
         CHECK(other_write(fd, "B", 1) == 1);
     else
-        CHECK(!strcmp(way, "other send") && other_send(fd, "B", 1, 0) == 1);
+        CHECK(!strcmp(method, "other send") && other_send(fd, "B", 1, 0) == 1);
 }
 
 /* Reads a byte. */
-static int get(int fd, const char *way) {
+static int get(int fd, const char *method) {
     char byte = 0;
     struct iovec part = {&byte, 1};
     struct aiocb block = {.aio_fildes = fd, .aio_buf = &byte, .aio_nbytes = 1};
     struct pollfd entry = {.fd = fd, .events = POLLIN};
-    if (!strcmp(way, "aio")) {
+    if (!strcmp(method, "aio")) {
         CHECK(aio_read(&block) == 0);
         aio_wait(&block);
-    } else if (!strcmp(way, "vector2"))
+    } else if (!strcmp(method, "vector2"))
         CHECK(preadv2(fd, &part, 1, -1, 0) == 1);
-    else if (!strcmp(way, "syscall"))
+    else if (!strcmp(method, "syscall"))
         CHECK(syscall(SYS_poll, &entry, 1, -1) == 1 && syscall(SYS_read, fd, &byte, 1) == 1);
-    else if (!strcmp(way, "syscall vector2"))
+    else if (!strcmp(method, "syscall vector2"))
         CHECK(syscall(SYS_preadv2, fd, &part, 1, -1L, -1L, 0) == 1);
-    else if (!strcmp(way, "syscall many")) {
+    else if (!strcmp(method, "syscall many")) {
         struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
         CHECK(syscall(SYS_recvmmsg, fd, &message, 1, 0, NULL) == 1);
-    } else if (!strcmp(way, "epoll")) {
+    } else if (!strcmp(method, "epoll")) {
         struct epoll_event event = {.events = EPOLLIN}, got;
         int ep = syscall(SYS_epoll_create1, 0);
         CHECK(syscall(SYS_epoll_ctl, ep, EPOLL_CTL_ADD, fd, &event) == 0);
         CHECK(syscall(SYS_epoll_wait, ep, &got, 1, -1) == 1 && recv(fd, &byte, 1, 0) == 1 && close(ep) == 0);
-    } else if (!strcmp(way, "select")) {
+    } else if (!strcmp(method, "select")) {
         fd_set set;
         FD_ZERO(&set);
         FD_SET(fd, &set);
         CHECK(syscall(SYS_pselect6, fd + 1, &set, NULL, NULL, NULL, NULL) == 1 && recv(fd, &byte, 1, 0) == 1);
     } else
-        CHECK(!strcmp(way, "other read") && other_read(fd, &byte, 1) == 1);
+        CHECK(!strcmp(method, "other read") && other_read(fd, &byte, 1) == 1);
     return byte;
 }
 
-static const char *puts_ways[] = {"dprintf",     "dprintf_chk", "vdprintf", "vdprintf_chk",    "fdopen",
+static const char *puts_methods[] = {"dprintf",     "dprintf_chk", "vdprintf", "vdprintf_chk",    "fdopen",
                                   "stdout",      "aio",         "lio",      "vector2",         "syscall",
                                   "other write", "other send",  "syscall vector2", "syscall many", "handle"};
-static const char *get_ways[] = {"aio", "vector2", "syscall", "syscall vector2", "syscall many", "epoll", "select",
+static const char *get_methods[] = {"aio", "vector2", "syscall", "syscall vector2", "syscall many", "epoll", "select",
                                  "other read"};
-enum { PUTS = sizeof puts_ways / sizeof *puts_ways, GETS = sizeof get_ways / sizeof *get_ways };
+enum { PUTS = sizeof puts_methods / sizeof *puts_methods, GETS = sizeof get_methods / sizeof *get_methods };
 
 static void expect(int fd, const char *wanted, size_t len) {
     char got[64];
@@ -128,17 +128,17 @@ int main(int argc, char **argv) {
     alarm(500);
     open_port(is_server, argc > 2 ? argv[2] : "0");
     for (int i = 0; i < PUTS; i++) {
-        const char *way = puts_ways[i], *middle = "B";
+        const char *method = puts_methods[i], *middle = "B";
         int fd = meet(is_server);
-        if (!strcmp(way, "dprintf"))
+        if (!strcmp(method, "dprintf"))
             middle = "B0";
-        if (!strcmp(way, "dprintf_chk"))
+        if (!strcmp(method, "dprintf_chk"))
             middle = "B12345678";
         if (is_server) {
-            printf("%s\n", way);
+            printf("%s\n", method);
             fflush(stdout);
             CHECK(write(fd, "A", 1) == 1);
-            put(fd, way);
+            put(fd, method);
             CHECK(write(fd, "C", 1) == 1);
             /* A peer that reads nothing until all is written. */
             CHECK(write(fd, "D", 1) == 1);
@@ -154,11 +154,11 @@ int main(int argc, char **argv) {
         int fd = meet(is_server);
         for (int round = 0; round < 3; round++) {
             if (is_server) {
-                printf("%s\n", get_ways[i]);
+                printf("%s\n", get_methods[i]);
                 expect(fd, "A", 1);
-                /* Nothing waits unread when a way begins that TCP alone has. */
+                /* No byte is unread when a function begins that only TCP serves. */
                 CHECK(write(fd, "x", 1) == 1);
-                int byte = get(fd, get_ways[i]);
+                int byte = get(fd, get_methods[i]);
                 CHECK(byte == 'B');
                 expect(fd, "C", 1);
                 CHECK(write(fd, "y", 1) == 1);

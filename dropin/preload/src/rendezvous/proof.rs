@@ -1,4 +1,4 @@
-//! Proofs that two ends which meet are those of one connection.
+//! Proofs that two ends which pair are those of one connection.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -6,14 +6,14 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs;
 
-use crate::diagnosis;
+use crate::sock_diag;
 
 /// A number that both ends know of the connecting end, and no other connection's end can state.
 pub trait Proof {
-    /// Returns what the accepting end, whose addresses these are, finds out about the other end.
+    /// Returns the number of the connecting end as the accepting end, whose addresses these are, determines it.
     fn of_peer(local: SocketAddr, peer: SocketAddr) -> Option<u64>;
 
-    /// Returns what the connecting end knows of itself.
+    /// Returns the number of the connecting end as that end determines it.
     fn of_own(fd: c_int) -> Option<u64>;
 }
 
@@ -22,7 +22,7 @@ pub struct SocketInode;
 
 impl Proof for SocketInode {
     fn of_peer(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
-        diagnosis::inode(peer, local)
+        sock_diag::inode(peer, local)
     }
 
     fn of_own(fd: c_int) -> Option<u64> {

@@ -1,24 +1,24 @@
-//! Which socket is at one end of a TCP connection of this host: the kernel's answer (sock_diag(7)).
+//! Query of the kernel for the socket at one end of a TCP connection (sock_diag(7)).
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::{own_fds, real};
+use crate::{libc_next, own_fds};
 
 const NETLINK_SOCK_DIAG: c_int = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 /// `nlmsghdr`, then `inet_diag_req_v2`: 8 bytes, then `inet_diag_sockid`: ports, addresses, interface, cookie.
 const REQUEST_BYTES: usize = 16 + 8 + 48;
-/// Where in the answer the inode is: behind `nlmsghdr`, 4 bytes, `inet_diag_sockid` and four numbers.
+/// Offset of the inode in the reply: behind `nlmsghdr`, 4 bytes, `inet_diag_sockid` and four numbers.
 const AT_INODE: usize = 16 + 4 + 48 + 16;
 
 /// Returns the inode of the socket with the local address `local` and the peer address `peer`.
 pub fn inode(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     // SAFETY: no memory is involved; the descriptor is fresh.
     let socket = unsafe {
-        let fd = real::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+        let fd = libc_next::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
         (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))?
     };
     let request = request(local, peer);
@@ -26,7 +26,7 @@ pub fn inode(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     // SAFETY: both buffers are valid for their lengths.
     let len = unsafe {
         libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0);
-        // The kernel has answered inside of `send`.
+        // The kernel has replied during `send`.
         libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
     };
     inode_in(answer.get(..usize::try_from(len).ok()?)?)
@@ -42,8 +42,8 @@ pub fn warn_unannounced(addresses: Option<(SocketAddr, SocketAddr)>) {
     };
     let Some((local, peer)) = addresses.filter(|_| !is_socket) else { return };
     let text = format!(
-        "farcall: connection {local} with {peer} ended: its TCP socket received bytes that the library of the other end \
-         had not sent, so their order is not known; run the other program without farcall run, or name it in \
+        "farcall: connection {local} with {peer} ended: its TCP socket received bytes that the library of the other \
+         end had not sent, so their order is not known; run the other program without farcall run, or name it in \
          FARCALL_RUN_EXCEPT\n"
     );
     // By the kernel's call: the C library's is this library's.
