@@ -1,6 +1,6 @@
 //! Measures experiments one after another; within one, all curves are interleaved.
 
-use super::experiment::{Experiment, How};
+use super::experiment::Experiment;
 use super::papers;
 use super::results::{FORMAT, Measured, Outcome, Results, Series};
 use super::servers::Servers;
@@ -78,10 +78,13 @@ pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Res
 /// Runs one experiment.
 fn measure(experiment: &Experiment, servers: &mut Servers<'_>, progress: Progress<'_>) -> Outcome {
     let mut outcome = Outcome::new(experiment);
-    let How::Here { trials, .. } = experiment.how else { return outcome };
+    if experiment.not_yet.is_some() {
+        return outcome;
+    }
     let stage = servers.stage;
-    let (trials, one_host_only): (Vec<Trial>, Vec<Trial>) =
-        trials().into_iter().partition(|trial| stage.server_half().is_none() || trial.spans_hosts());
+    let (trials, one_host_only): (Vec<Trial>, Vec<Trial>) = (experiment.trials)()
+        .into_iter()
+        .partition(|trial| stage.server_half().is_none() || trial.spans_hosts());
     outcome.differs.extend(ends(stage, &one_host_only));
     let mut taken: Vec<Taken> = trials.into_iter().map(|trial| Taken { trial, points: Vec::new() }).collect();
     let mut report = Report::default();

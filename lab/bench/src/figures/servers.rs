@@ -114,16 +114,13 @@ impl<'a> Servers<'a> {
             calls::measure(task, &Ground { stage: self.stage, nic, profile: None, server: &server })?;
         self.echo = Some((threads, server));
         Ok(Sample {
-            line: sample.figures,
             latency: sample.latency,
             round_mean_us: sample.round_mean_us,
             verbs_per_call: sample.verbs_per_call,
             server_cpu_us_per_call: sample.server_cpu_us_per_call,
             client_cpu_us_per_call: sample.client_cpu_us_per_call,
             empty_share: sample.empty_share,
-            remio: None,
-            writes_p50_us: f64::NAN,
-            memory_mib_per_client: f64::NAN,
+            ..Sample::of_line(sample.figures)
         })
     }
 
@@ -144,20 +141,12 @@ impl<'a> Servers<'a> {
         };
         let sample = store.run(task, repetition, &mut report.problems)?;
         self.stores.push((rival, store));
+        let latencies = line::Sample::of_latency(&sample.load.latency, 1.0);
         Ok(Sample {
-            line: line::Sample {
-                per_second: sample.load.ops_per_second(),
-                ..line::Sample::of_latency(&sample.load.latency, 1.0)
-            },
             latency: Some(sample.load.latency),
-            round_mean_us: f64::NAN,
             verbs_per_call: sample.verbs_per_op,
             server_cpu_us_per_call: sample.us_per_op(sample.server_cpu),
-            client_cpu_us_per_call: f64::NAN,
-            empty_share: f64::NAN,
-            remio: None,
-            writes_p50_us: f64::NAN,
-            memory_mib_per_client: f64::NAN,
+            ..Sample::of_line(line::Sample { per_second: sample.load.ops_per_second(), ..latencies })
         })
     }
 

@@ -10,9 +10,10 @@ use crate::experiments::herd::{HerdFigure, HerdPlan};
 use crate::experiments::kv_main::{FrontEnd, KvTask};
 use crate::experiments::line::{self, Line, Rival};
 use crate::files::FilesTask;
+use crate::grpc::CrowdTask;
 use crate::measure::{LatencySummary, QUANTILES};
 use crate::paged::{DatabaseTask, LearningTask};
-use crate::remio::{self, Task};
+use crate::remio::{self, RemioTask, Task, VerbsTask};
 use crate::report::Report;
 use crate::rnic::{Direction, Operation, RnicError, RnicTask, Tuning};
 use crate::training::Training;
@@ -157,17 +158,6 @@ impl Trial {
         Self { series, subject: subject.into(), points }
     }
 
-    /// Creates a trial with one point at `x` of one-sided I/O.
-    pub(super) fn remio(
-        series: &'static str,
-        x: f64,
-        task: impl Into<Task>,
-        y: fn(&remio::Sample) -> f64,
-    ) -> Self {
-        let subject = Subject::Remio(task.into());
-        Self::at(series, x, subject, move |sample| sample.remio.as_ref().map_or(f64::NAN, y))
-    }
-
     /// Creates a trial whose points have a measured x and y; each repetition is one point.
     pub(super) fn scattered(
         series: &'static str,
@@ -199,13 +189,13 @@ impl Trial {
     }
 
     /// Returns the limit of bandwidths, in GB/s.
-    pub(super) fn limit_of_bandwidth() -> Self {
-        Self::level(BARE_COPY, Baseline::CopyShared, Sample::gb_per_second)
+    pub(super) fn limit_of_bandwidth() -> [Self; 1] {
+        Self::limit_of_bandwidth_in(1.0)
     }
 
     /// Returns the limit of bandwidths in another unit; `units` of it are 1 GB/s.
-    pub(super) fn limit_of_bandwidth_in(units: f64) -> Self {
-        Self::level(BARE_COPY, Baseline::CopyShared, move |sample| sample.gb_per_second() * units)
+    pub(super) fn limit_of_bandwidth_in(units: f64) -> [Self; 1] {
+        [Self::level(BARE_COPY, Baseline::CopyShared, move |sample| sample.gb_per_second() * units)]
     }
 
     /// Returns trials of one of HERD's micro-benchmarks for the columns in `columns`: a curve per column, by message
@@ -319,6 +309,10 @@ impl Sample {
         }
     }
 
+    pub(super) fn per_second(&self) -> f64 {
+        self.line.per_second
+    }
+
     /// Returns millions of operations a second.
     pub(super) fn mops(&self) -> f64 {
         self.line.per_second / 1e6
@@ -359,73 +353,124 @@ impl Sample {
         self.line.bytes_per_second / 1e9
     }
 
+    pub(super) fn verbs_per_call(&self) -> f64 {
+        self.verbs_per_call
+    }
+
+    /// Returns a result of one-sided I/O.
+    pub(super) fn remio(&self, y: fn(&remio::Sample) -> f64) -> f64 {
+        self.remio.as_ref().map_or(f64::NAN, y)
+    }
+
     pub(super) fn mb_per_second(&self) -> f64 {
         self.line.bytes_per_second / 1e6
     }
 }
 
-impl From<Line> for Subject {
-    fn from(line: Line) -> Self {
-        Self::Line(line)
-    }
-}
-
-impl From<RnicTask> for Subject {
-    fn from(task: RnicTask) -> Self {
-        Self::Line(task.into())
-    }
-}
-
-impl From<Baseline> for Subject {
-    fn from(baseline: Baseline) -> Self {
-        Rival::Bare(baseline).into()
-    }
-}
-
-impl From<Rival> for Subject {
-    fn from(rival: Rival) -> Self {
+impl Subject {
+    fn of_rival(rival: Rival) -> Self {
         Self::Line(Line::new(line::Subject::Rival(rival)))
     }
 }
 
-impl From<DatabaseTask> for Subject {
-    fn from(task: DatabaseTask) -> Self {
-        Self::Database(task)
+/// Implements the conversions of tasks to subjects.
+macro_rules! subjects {
+    ($($task:ty => $subject:expr;)*) => {
+        $(impl From<$task> for Subject {
+            fn from(task: $task) -> Self {
+                $subject(task)
+            }
+        })*
+    };
+}
+
+subjects! {
+    Line => Subject::Line;
+    RnicTask => |task: RnicTask| Subject::Line(task.into());
+    Baseline => |baseline| Subject::of_rival(Rival::Bare(baseline));
+    Rival => Subject::of_rival;
+    (RnicTask, Direction) => |(task, direction)| Subject::Rate(task, direction);
+    DatabaseTask => Subject::Database;
+    LearningTask => Subject::Learning;
+    FilesTask => Subject::Files;
+    Channel => Subject::Channel;
+    CrowdTask => |task| Subject::Channel(Channel::Crowd(task));
+    Training => Subject::Training;
+    CallTask => Subject::Calls;
+    KvTask => Subject::Kv;
+    RemioTask => |task| Subject::Remio(Task::Remio(task));
+    VerbsTask => |task| Subject::Remio(Task::Verbs(task));
+}
+
+/// Value of a sweep, with its place on the horizontal axis.
+pub(super) trait Coordinate: Copy {
+    fn x(self) -> f64;
+}
+
+macro_rules! coordinates {
+    ($($number:ty)*) => {
+        $(impl Coordinate for $number {
+            fn x(self) -> f64 {
+                self as f64
+            }
+        })*
+    };
+}
+
+coordinates! { u16 u32 usize }
+
+/// A value without a natural number: its place is stated.
+impl<T: Copy> Coordinate for (f64, T) {
+    fn x(self) -> f64 {
+        self.0
     }
 }
 
-impl From<LearningTask> for Subject {
-    fn from(task: LearningTask) -> Self {
-        Self::Learning(task)
-    }
+/// Returns `limits`, and for each value of a sweep one trial of every curve.
+pub(super) fn grid<X: Coordinate, C: Copy>(
+    limits: impl IntoIterator<Item = Trial>,
+    values: &[X],
+    curves: &[(&'static str, C)],
+    trial: impl Fn(&'static str, X, C) -> Trial,
+) -> Vec<Trial> {
+    let trial = &trial;
+    let points = values
+        .iter()
+        .flat_map(|value| curves.iter().map(move |(series, curve)| trial(series, *value, *curve)));
+    limits.into_iter().chain(points).collect()
 }
 
-impl From<FilesTask> for Subject {
-    fn from(task: FilesTask) -> Self {
-        Self::Files(task)
-    }
+/// Returns the limits of one message at a time, and for each value of a sweep one point of every curve: `y` of the task
+/// of value and curve.
+pub(super) fn sweep<X: Coordinate, C: Copy, T: Into<Subject>>(
+    values: &[X],
+    curves: &[(&'static str, C)],
+    y: fn(&Sample) -> f64,
+    task: impl Fn(X, C) -> T,
+) -> Vec<Trial> {
+    sweep_beside(Trial::limits_of_one(y), values, curves, y, task)
 }
 
-impl From<Channel> for Subject {
-    fn from(channel: Channel) -> Self {
-        Self::Channel(channel)
-    }
+/// Returns `limits`, and the points of [`sweep`].
+pub(super) fn sweep_beside<X: Coordinate, C: Copy, T: Into<Subject>>(
+    limits: impl IntoIterator<Item = Trial>,
+    values: &[X],
+    curves: &[(&'static str, C)],
+    y: fn(&Sample) -> f64,
+    task: impl Fn(X, C) -> T,
+) -> Vec<Trial> {
+    grid(limits, values, curves, |series, value, curve| Trial::at(series, value.x(), task(value, curve), y))
 }
 
-impl From<Training> for Subject {
-    fn from(training: Training) -> Self {
-        Self::Training(training)
-    }
-}
-
-impl From<CallTask> for Subject {
-    fn from(task: CallTask) -> Self {
-        Self::Calls(task)
-    }
-}
-
-impl From<KvTask> for Subject {
-    fn from(task: KvTask) -> Self {
-        Self::Kv(task)
-    }
+/// Returns `limits`, and a level of every curve.
+pub(super) fn levels<C: Copy, T: Into<Subject>>(
+    limits: impl IntoIterator<Item = Trial>,
+    curves: &[(&'static str, C)],
+    y: fn(&Sample) -> f64,
+    task: impl Fn(C) -> T,
+) -> Vec<Trial> {
+    limits
+        .into_iter()
+        .chain(curves.iter().map(|(series, curve)| Trial::level(series, task(*curve), y)))
+        .collect()
 }
