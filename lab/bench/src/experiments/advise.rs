@@ -57,8 +57,7 @@ pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, Experime
     conditions.push("calls", job.to_string());
     let threads = format!("1 server thread, 1 client thread, {} connection(s)", plan.clients);
     conditions.push("threads", format!("{threads}, {} call(s) under way on each", plan.window));
-    let mut report = Report::new("Advice on the preset of such calls", conditions).over(nic.provider);
-    report.notes.extend(stage.single_core_note());
+    let mut report = stage.report("Advice on the preset of such calls", conditions, nic.provider);
     contention_warning().into_iter().for_each(|warning| report.warn(warning));
     let (fitting, unfit) = candidates(&chosen.nic.clone(), job);
     let server = calls::start_echo(stage, nic, 1)?;
@@ -78,9 +77,7 @@ pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, Experime
             Ok::<(), ExperimentError>(())
         },
     )?;
-    if let Err(error) = server.stop(PATIENCE) {
-        report.problems.push(error.to_string());
-    }
+    server.end(PATIENCE, &mut report);
     // Other programs may have started since the first sample.
     if report.warnings.is_empty() {
         contention_warning().into_iter().for_each(|warning| report.warn(warning));
@@ -151,12 +148,12 @@ fn misfit(preset: &Preset, nic: &Nic, job: &Job) -> Option<String> {
 fn measured(taken: &[Candidate]) -> Table {
     let figures: [Figure<CallSample>; 5] = [
         (Column::new("per_second", "calls/s"), |sample| sample.figures.per_second),
-        (Column::with_decimals("round_us", "round µs", 2).median_only(), |sample| sample.round_mean_us),
-        (Column::with_decimals("verbs_per_call", "verbs", 3).median_only(), |sample| sample.verbs_per_call),
-        (Column::with_decimals("server_cpu_us_per_call", "server CPU µs", 3).median_only(), |sample| {
+        (Column::median("round_us", "round µs", 2), |sample| sample.round_mean_us),
+        (Column::median("verbs_per_call", "verbs", 3), |sample| sample.verbs_per_call),
+        (Column::median("server_cpu_us_per_call", "server CPU µs", 3), |sample| {
             sample.server_cpu_us_per_call
         }),
-        (Column::with_decimals("client_cpu_us_per_call", "client CPU µs", 3).median_only(), |sample| {
+        (Column::median("client_cpu_us_per_call", "client CPU µs", 3), |sample| {
             sample.client_cpu_us_per_call
         }),
     ];

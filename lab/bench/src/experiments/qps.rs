@@ -126,9 +126,9 @@ fn table(lines: &[Line]) -> Table {
             Column::with_decimals("ratio_of_time", "× of 16", 2),
             Column::with_decimals("p50_us", "p50 µs", 3),
             Column::with_decimals("ratio_of_latency", "× of 16", 2),
-            Column::with_decimals("lost_percent", "lost %", 1).median_only(),
-            Column::with_decimals("client_cores", "client cores", 2).median_only().wide(),
-            Column::with_decimals("server_cores", "server cores", 2).median_only().wide(),
+            Column::median("lost_percent", "lost %", 1),
+            Column::median("client_cores", "client cores", 2).wide(),
+            Column::median("server_cores", "server cores", 2).wide(),
         ],
     );
     let reference = lines.iter().find(|line| line.qps == REFERENCE_QPS);

@@ -7,7 +7,7 @@ use super::contest::{self, Contender};
 use super::limits::find_ucx;
 use super::line::Rival;
 use super::server::ServerProcess;
-use super::stage::{Progress, Stage, load_condition};
+use super::stage::{Progress, Sampled, Stage, load_condition};
 use crate::baseline::Baseline;
 use crate::load::{AUTO, tuning_condition};
 use crate::measure::pin_thread;
@@ -60,6 +60,9 @@ enum What {
     Rpc(CallTask),
 }
 
+/// A subject with its samples.
+type Line = Sampled<What, CallSample>;
+
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -90,32 +93,21 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     conditions.push("threads", threads);
     conditions.push("load", load_condition(plan.rate));
     let mut report = stage.report("Echo calls between two processes", conditions, nic.provider);
-    report.notes.extend(stage.single_core_note());
     let ucx = find_ucx(plan.with_ucx && stage.server_half().is_none(), &mut report);
     let server = calls::start_echo(stage, nic, plan.server_threads)?;
-    let mut lines: Vec<(What, Vec<CallSample>)> =
-        plan.whats(ucx.is_some()).into_iter().map(|what| (what, Vec::new())).collect();
-    stage.interleave(
-        &mut lines,
-        &mut report,
-        progress,
-        |(what, _)| what.to_string(),
-        |(what, samples), _, report| {
-            samples.extend(what.measure(plan, &server, ucx.as_ref(), report)?);
-            Ok::<(), ExperimentError>(())
-        },
-    )?;
+    let whats = plan.whats(ucx.is_some());
+    let lines = stage.sample(whats, &mut report, progress, What::to_string, |what, _, report| {
+        what.measure(plan, &server, ucx.as_ref(), report)
+    })?;
     report.tables.push(table(&lines));
     report.notes.push(VERBS_NOTE.to_owned());
     tell_what_was_chosen(&lines, &mut report);
-    let tunings =
-        lines.iter().flat_map(|(_, samples)| samples).flat_map(|sample| sample.tunings.iter().copied());
+    let samples = lines.iter().flat_map(|line| &line.samples);
+    let tunings = samples.flat_map(|sample| sample.tunings.iter().copied());
     if let Some(condition) = tuning_condition(tunings, plan.profile.as_ref()) {
         report.conditions.push("fetching presets", condition);
     }
-    if let Err(error) = server.stop(PATIENCE) {
-        report.problems.push(error.to_string());
-    }
+    server.end(PATIENCE, &mut report);
     Ok(report)
 }
 
@@ -199,12 +191,12 @@ impl What {
 }
 
 /// Reports the library's choice, if it chose the preset, and its ratio to the best preset.
-fn tell_what_was_chosen(lines: &[(What, Vec<CallSample>)], report: &mut Report) {
-    let choice = lines.iter().flat_map(|(_, samples)| samples).find_map(|sample| sample.choice.as_ref());
+fn tell_what_was_chosen(lines: &[Line], report: &mut Report) {
+    let choice = lines.iter().flat_map(|line| &line.samples).find_map(|sample| sample.choice.as_ref());
     let Some(choice) = choice else { return };
     report.conditions.push(AUTO, choice.to_string());
     let mut workloads: Vec<(String, Vec<Contender>)> = Vec::new();
-    for (what, samples) in lines {
+    for Sampled { subject: what, samples } in lines {
         // With a schedule, the rate is the same under every preset that keeps up.
         let What::Rpc(task @ CallTask { rate: None, .. }) = what else { continue };
         let workload = task.workload();
@@ -220,26 +212,18 @@ fn tell_what_was_chosen(lines: &[(What, Vec<CallSample>)], report: &mut Report) 
     }
 }
 
-fn table(lines: &[(What, Vec<CallSample>)]) -> Table {
+fn table(lines: &[Line]) -> Table {
     let figures: [Figure<CallSample>; 7] = [
         (Column::with_decimals("p50_us", "p50 µs", 3), |sample| sample.figures.p50_us),
-        (Column::with_decimals("p99_us", "p99 µs", 3).median_only(), |sample| sample.figures.p99_us),
-        (Column::with_decimals("p999_us", "p99.9 µs", 3).median_only().wide(), |sample| {
-            sample.figures.p999_us
-        }),
+        (Column::median("p99_us", "p99 µs", 3), |sample| sample.figures.p99_us),
+        (Column::median("p999_us", "p99.9 µs", 3).wide(), |sample| sample.figures.p999_us),
         (Column::new("per_second", "calls/s"), |sample| sample.figures.per_second),
-        (Column::with_decimals("verbs_per_call", "verbs", 3).median_only(), |sample| sample.verbs_per_call),
-        (Column::with_decimals("empty_reads_per_call", "empty READs", 3).median_only(), |sample| {
-            sample.empty_reads_per_call
+        (Column::median("verbs_per_call", "verbs", 3), |sample| sample.verbs_per_call),
+        (Column::median("empty_reads_per_call", "empty READs", 3), |sample| sample.empty_reads_per_call),
+        (Column::median("server_cpu_us_per_call", "server CPU µs", 3).wide(), |sample| {
+            sample.server_cpu_us_per_call
         }),
-        (
-            Column::with_decimals("server_cpu_us_per_call", "server CPU µs", 3).median_only().wide(),
-            |sample| sample.server_cpu_us_per_call,
-        ),
     ];
-    let mut table = Table::of_figures("Round trips", vec![Column::new("what", "what")], &figures);
-    for (what, samples) in lines {
-        table.push_figures(vec![what.to_string().into()], &figures, samples);
-    }
-    table
+    let rows = lines.iter().map(|line| (vec![line.subject.to_string().into()], &line.samples[..]));
+    Table::of_samples("Round trips", vec![Column::new("what", "what")], &figures, rows)
 }

@@ -6,6 +6,7 @@ use crate::measure::{SharedAllocations, cpu_time};
 use crate::peer::{
     ChildProcess, Control, FarProcess, PeerError, PeerLauncher, adopt, next_line, stop_server,
 };
+use crate::report::Report;
 use farcall::select::Selection;
 use serde::{Deserialize, Serialize};
 use std::io::BufReader;
@@ -238,6 +239,11 @@ impl ServerProcess {
             Process::Here { own, .. } => own.as_ref().map(|own| own.allocations.read()),
             Process::There { .. } => None,
         }
+    }
+
+    /// Ends it as [`Self::stop`] does; a failure is a problem of `report`.
+    pub(crate) fn end(self, patience: Duration, report: &mut Report) {
+        report.problems.extend(self.stop(patience).err().map(|error| error.to_string()));
     }
 
     /// Requests it to end (SIGTERM) and waits until it has ended.

@@ -35,6 +35,13 @@ pub struct Stage {
     run: Option<Arc<Run>>,
 }
 
+/// A subject of an experiment, with its samples in the order of the repetitions.
+#[derive(Debug)]
+pub(crate) struct Sampled<T, S> {
+    pub(crate) subject: T,
+    pub(crate) samples: Vec<S>,
+}
+
 /// Default recorded period: the default of `--duration-ms`.
 const USUAL_DURATION: Duration = Duration::from_millis(400);
 
@@ -163,7 +170,8 @@ impl Stage {
         conditions
     }
 
-    /// Returns an empty report of measurements over `provider`. Its first note states what lies between the two ends.
+    /// Returns an empty report of measurements over `provider`. Its first notes state what lies between the two ends, and
+    /// whether they share a core.
     pub(crate) fn report(
         &self,
         title: impl Into<String>,
@@ -171,10 +179,12 @@ impl Stage {
         provider: ProviderChoice,
     ) -> Report {
         let report = Report::new(title, conditions);
-        match self.run {
+        let mut report = match self.run {
             Some(_) => Report { notes: vec![HALVES_NOTICE.to_owned()], ..report },
             None => report.over(provider),
-        }
+        };
+        report.notes.extend(self.single_core_note());
+        report
     }
 
     /// Returns a note if both ends share a core.
@@ -184,6 +194,34 @@ impl Stage {
             "Only one core may be used: both ends share it, so these figures measure the scheduler."
                 .to_owned()
         })
+    }
+
+    /// Takes one measurement of each subject in turn, as [`Self::interleave`] does. `measure` returns the samples of a
+    /// measurement.
+    ///
+    /// # Errors
+    /// Those of [`Self::interleave`].
+    pub(crate) fn sample<T, S, I: IntoIterator<Item = S>, E: fmt::Display>(
+        &self,
+        subjects: impl IntoIterator<Item = T>,
+        report: &mut Report,
+        progress: Progress<'_>,
+        title: impl Fn(&T) -> String,
+        mut measure: impl FnMut(&mut T, u32, &mut Report) -> Result<I, E>,
+    ) -> Result<Vec<Sampled<T, S>>, E> {
+        let sampled = |subject| Sampled { subject, samples: Vec::new() };
+        let mut all: Vec<_> = subjects.into_iter().map(sampled).collect();
+        self.interleave(
+            &mut all,
+            report,
+            progress,
+            |it| title(&it.subject),
+            |it, repetition, report| {
+                it.samples.extend(measure(&mut it.subject, repetition, report)?);
+                Ok::<(), E>(())
+            },
+        )?;
+        Ok(all)
     }
 
     /// Takes one measurement of each line in turn, for the number of repetitions. `measure` receives the repetition,

@@ -1,8 +1,7 @@
 //! Wait strategies of RR-Compound at a server of many streams, compared under one load.
 
 use super::ExperimentError;
-use super::stage::{Progress, Stage};
-use crate::measure::PairedRatio;
+use super::stage::{Progress, Sampled, Stage};
 use crate::report::{Column, Figure, Report, Table};
 use crate::streams::{self, Load, Served, Way};
 use farcall::select::SelectedNic;
@@ -19,10 +18,7 @@ pub struct WaitsPlan {
     pub load: Load,
 }
 
-struct Line {
-    way: Way,
-    served: Vec<Served>,
-}
+type Line = Sampled<Way, Served>;
 
 const NOTES: [&str; 3] = [
     "The server has one worker (BP: one for each client); each client is a thread of the other process that sends 64 B, \
@@ -45,14 +41,9 @@ pub fn run(plan: &WaitsPlan, progress: Progress<'_>) -> Result<Report, Experimen
     conditions.push("pollers (BPEV)", load.pollers.to_string());
     let measured = || "as measured".to_owned();
     conditions.push("bp_timeout (BPEV)", load.bp_timeout_us.map_or_else(measured, |us| format!("{us} µs")));
-    let mut report =
-        Report::new("Ways of waiting for byte streams", conditions).over(chosen.selection.provider);
-    report.notes.extend(stage.single_core_note());
-    let mut lines: Vec<_> = ways.iter().map(|way| Line { way: *way, served: Vec::new() }).collect();
-    let title = |line: &Line| line.way.to_string();
-    stage.interleave(&mut lines, &mut report, progress, title, |line, _, _| {
-        line.served.push(streams::serve(line.way, *load, chosen, &stage.pair_plan())?);
-        Ok::<(), ExperimentError>(())
+    let mut report = stage.report("Ways of waiting for byte streams", conditions, chosen.selection.provider);
+    let lines = stage.sample(ways.clone(), &mut report, progress, Way::to_string, |way, _, _| {
+        Ok::<_, ExperimentError>(Some(streams::serve(*way, *load, chosen, &stage.pair_plan())?))
     })?;
     report.tables.push(table_of_ways(&lines));
     report.tables.push(table_of_ratios(&lines));
@@ -67,45 +58,28 @@ fn p50_us(served: &Served) -> f64 {
 fn table_of_ways(lines: &[Line]) -> Table {
     let figures: [Figure<Served>; 6] = [
         (Column::with_decimals("p50_us", "p50 µs", 1), p50_us),
-        (Column::with_decimals("p99_us", "p99 µs", 1).median_only(), |served| {
-            served.latencies.summary().p99_ns as f64 / 1e3
-        }),
+        (Column::median("p99_us", "p99 µs", 1), |served| served.latencies.summary().p99_ns as f64 / 1e3),
         (Column::new("per_second", "answers/s"), |served| served.per_second),
-        (Column::with_decimals("server_cores", "server\ncores", 3).median_only(), |served| served.cores[0]),
-        (Column::with_decimals("client_cores", "client\ncores", 3).median_only(), |served| served.cores[1]),
-        (Column::with_decimals("idle_percent", "idle CPU\n%", 2).median_only(), |served| {
-            served.idle_cores * 100.0
-        }),
+        (Column::median("server_cores", "server\ncores", 3), |served| served.cores[0]),
+        (Column::median("client_cores", "client\ncores", 3), |served| served.cores[1]),
+        (Column::median("idle_percent", "idle CPU\n%", 2), |served| served.idle_cores * 100.0),
     ];
-    let mut table = Table::of_figures("Each way", vec![Column::new("way", "way")], &figures);
-    for line in lines {
-        table.push_figures(vec![line.way.to_string().into()], &figures, &line.served);
-    }
-    table
+    let rows = lines.iter().map(|line| (vec![line.subject.to_string().into()], &line.samples[..]));
+    Table::of_samples("Each way", vec![Column::new("way", "way")], &figures, rows)
 }
 
 /// Returns the ratios of BPEV to each of the others, computed within each repetition.
 fn table_of_ratios(lines: &[Line]) -> Table {
-    let columns = vec![
-        Column::new("figure", "BPEV's figure"),
-        Column::new("over", "over that of"),
-        Column::with_decimals("ratio", "ratio", 2),
-        Column::with_decimals("low", "low", 2),
-        Column::with_decimals("high", "high", 2),
-        Column::with_decimals("confidence_percent", "% sure", 1),
-    ];
-    let mut table = Table::new("Ratios, and between which bounds their true medians lie", columns);
-    let Some(bpev) = lines.iter().find(|line| line.way == Way::Bpev) else { return table };
+    let lead = vec![Column::new("figure", "BPEV's figure"), Column::new("over", "over that of")];
+    let mut table =
+        Table::of_ratios("Ratios, and between which bounds their true medians lie", lead, "ratio");
+    let Some(bpev) = lines.iter().find(|line| line.subject == Way::Bpev) else { return table };
     let per_second = |served: &Served| served.per_second;
     let figures = [("p50", p50_us as fn(&Served) -> f64), ("answers/s", per_second)];
-    for other in lines.iter().filter(|line| line.way != Way::Bpev) {
+    for other in lines.iter().filter(|line| line.subject != Way::Bpev) {
         for (name, figure) in figures {
-            let pairs = bpev.served.iter().map(figure).zip(other.served.iter().map(figure));
-            if let Some(ratio) = PairedRatio::of(pairs) {
-                let bounds = [ratio.median, ratio.low, ratio.high, ratio.confidence_percent].map(Into::into);
-                let lead = [name.into(), other.way.to_string().into()];
-                table.push(lead.into_iter().chain(bounds).collect());
-            }
+            let lead = vec![name.into(), other.subject.to_string().into()];
+            table.push_ratio(lead, &bpev.samples, &other.samples, figure);
         }
     }
     table

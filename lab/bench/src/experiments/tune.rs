@@ -39,29 +39,18 @@ pub fn run(
     conditions.push("provider", format!("{} (RC)", nic.provider));
     conditions.push("threads", "1 server thread, 1 client thread, 1 connection");
     let mut report = stage.report("What a connection can do", conditions, nic.provider);
-    report.notes.extend(stage.single_core_note());
     report.note(NOTE);
     let service = Service { nic: nic.clone(), what: Served::Echo { threads: 1 } };
     let server = ServerProcess::serve(stage, &service)?;
-    let mut taken = [Vec::new()];
-    let is_complete = stage.interleave(
-        &mut taken,
-        &mut report,
-        progress,
-        |_| "READs by size and replies".to_owned(),
-        |taken, _, _| {
-            taken.push(measure(stage, nic, &server)?);
-            Ok::<(), ExperimentError>(())
-        },
-    )?;
-    if let Err(error) = server.stop(PATIENCE) {
-        report.problems.push(error.to_string());
-    }
-    let [taken] = taken;
-    if !is_complete {
+    let title = |_: &()| "READs by size and replies".to_owned();
+    let taken = stage
+        .sample([()], &mut report, progress, title, |(), _, _| measure(stage, nic, &server).map(Some))?;
+    server.end(PATIENCE, &mut report);
+    let samples = taken.into_iter().flat_map(|taken| taken.samples);
+    let (profiles, mut idle_turns_ns): (Vec<LinkProfile>, Vec<u64>) = samples.unzip();
+    if profiles.len() < stage.repetitions as usize {
         return Ok((report, None));
     }
-    let (profiles, mut idle_turns_ns): (Vec<LinkProfile>, Vec<u64>) = taken.into_iter().unzip();
     idle_turns_ns.sort_unstable();
     let idle_turn_ns = idle_turns_ns[idle_turns_ns.len() / 2];
     let Some(profile) =
@@ -160,7 +149,7 @@ fn costs(profiles: &[LinkProfile]) -> Table {
     let figures: [Figure<ReadCost>; 3] = [
         (Column::with_decimals("alone_us", "alone µs", 3), |read| read.alone_ns as f64 / 1e3),
         (Column::with_decimals("million_per_second", "million/s", 2), |read| 1e3 / read.each_ns as f64),
-        (Column::with_decimals("gib_per_second", "GiB/s", 2).median_only(), |read| {
+        (Column::median("gib_per_second", "GiB/s", 2), |read| {
             f64::from(read.len_bytes) / read.each_ns as f64 * 1e9 / f64::from(1 << 30)
         }),
     ];

@@ -62,7 +62,6 @@ pub fn auto(chosen: &SelectedNic, stage: &Stage, progress: Progress<'_>) -> Resu
     conditions.push("threads", "1 server thread, 1 client thread");
     let title = "The library's choice of a preset, on the workloads of the papers";
     let mut report = stage.report(title, conditions, nic.provider);
-    report.notes.extend(stage.single_core_note());
     let (echo, mut store) =
         (calls::start_echo(stage, nic, 1)?, open_store(stage, nic, FrontEnd::ServerReply)?);
     if let Some(decision) = store.chosen()? {
@@ -89,9 +88,7 @@ pub fn auto(chosen: &SelectedNic, stage: &Stage, progress: Progress<'_>) -> Resu
     report.tables.extend(auto_beside_the_best(&cases));
     report.tables.push(all_of(&cases));
     report.note(AUTO_NOTE);
-    if let Err(error) = echo.stop(PATIENCE) {
-        report.problems.push(error.to_string());
-    }
+    echo.end(PATIENCE, &mut report);
     Ok(report)
 }
 

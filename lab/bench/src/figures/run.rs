@@ -36,8 +36,7 @@ pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Res
     if plan.stage.server_half().is_some() {
         conditions.push("one host only", "bare limits and whatever else is of one host is left out");
     }
-    let mut report = plan.stage.report("", conditions, plan.chosen.selection.provider);
-    report.notes.extend(plan.stage.single_core_note());
+    let report = plan.stage.report("", conditions, plan.chosen.selection.provider);
     let mut results = Results {
         farcall_figures: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),

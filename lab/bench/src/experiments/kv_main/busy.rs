@@ -112,9 +112,7 @@ pub fn run(plan: &KvBusyPlan, progress: Progress<'_>) -> Result<Report, Experime
     }
     report.tables.extend([figures, ratios]);
     drop(clients);
-    if let Err(error) = server.stop(STOP_PATIENCE) {
-        report.problems.push(error.to_string());
-    }
+    server.end(STOP_PATIENCE, &mut report);
     Ok(report)
 }
 

@@ -122,7 +122,6 @@ fn measuring_time(plan: &KvMainPlan) -> Duration {
 fn run_to_the_end(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
     pin_thread(plan.stage.client_core)?;
     let mut report = plan.stage.report(rows::TITLE, rows::conditions(plan), plan.reach.nic.provider);
-    report.notes.extend(plan.stage.single_core_note());
     let mut posts = Vec::new();
     for front_end in &plan.front_ends {
         if !report.goes_on(progress(&format!(

@@ -64,18 +64,14 @@ fn table(lines: &[Line]) -> Table {
     let figures: [report::Figure<Sample>; 10] = [
         (Column::with_decimals("p50_us", "p50 µs", 3), |sample| sample.p50_us),
         (Column::with_decimals("mean_us", "mean µs", 3).wide(), |sample| sample.mean_us),
-        (Column::with_decimals("p99_us", "p99 µs", 3).median_only(), |sample| sample.p99_us),
-        (Column::with_decimals("p999_us", "p99.9 µs", 2).median_only().wide(), |sample| sample.p999_us),
+        (Column::median("p99_us", "p99 µs", 3), |sample| sample.p99_us),
+        (Column::median("p999_us", "p99.9 µs", 2).wide(), |sample| sample.p999_us),
         (Column::new("messages_per_second", "messages/s"), |sample| sample.per_second),
         (Column::with_decimals("gb_per_second", "GB/s", 3), |sample| sample.bytes_per_second / 1e9),
-        (Column::with_decimals("lost_percent", "lost %", 1).median_only(), |sample| sample.lost_percent),
-        (Column::with_decimals("client_cores", "client cores", 2).median_only().wide(), |sample| {
-            sample.client_cores
-        }),
-        (Column::with_decimals("server_cores", "server cores", 2).median_only().wide(), |sample| {
-            sample.server_cores
-        }),
-        (Column::new("samples", "samples").median_only().wide(), |sample| sample.count),
+        (Column::median("lost_percent", "lost %", 1), |sample| sample.lost_percent),
+        (Column::median("client_cores", "client cores", 2).wide(), |sample| sample.client_cores),
+        (Column::median("server_cores", "server cores", 2).wide(), |sample| sample.server_cores),
+        (Column::median("samples", "samples", 0).wide(), |sample| sample.count),
     ];
     let title =
         "Latencies are one way (half a ping-pong), or the whole operation where it says “until completion”";
@@ -107,9 +103,7 @@ pub(super) fn new_report(title: &str, chosen: &SelectedNic, stage: &Stage, surve
     conditions.push("because", chosen.explanation.clone());
     conditions.push("device", survey.device.clone());
     conditions.push("threads", "one process with one thread at each end");
-    let mut report = stage.report(title, conditions, chosen.selection.provider);
-    report.notes.extend(stage.single_core_note());
-    report
+    stage.report(title, conditions, chosen.selection.provider)
 }
 
 /// Adds the parameters that all tasks have in common to the conditions.
