@@ -1,13 +1,9 @@
 //! Stores of other projects, run as programs of this host: memcached and Redis. Each runs with one thread and in
 //! memory only, as the store of Farcall does.
 
-use crate::experiments::server::{Ready, ServerError, ServerProcess};
-use crate::peer::{PeerError, free_ports};
+use crate::experiments::ready::Ready;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::process::Command;
 
 /// A store that is a separate program.
@@ -68,51 +64,8 @@ impl ForeignStore {
         text.unwrap_or_else(|error| format!("unknown: {error}"))
     }
 
-    /// Starts the server on a free port or on a Unix socket of this user, with memory for the given number of bytes.
-    ///
-    /// # Errors
-    /// Returns an error if the program is not installed, or if it exits or hangs before it serves.
-    pub(crate) fn serve(
-        self,
-        socket: Socket,
-        unix_path: PathBuf,
-        memory_bytes: u64,
-        cores: &[usize],
-    ) -> Result<ServerProcess, ServerError> {
-        self.serve_by(Command::new(self.program()), socket, unix_path, memory_bytes, cores)
-    }
-
-    /// Like [`Self::serve`], but started by `command`, which executes the server program; the server's arguments are
-    /// appended to it.
-    ///
-    /// # Errors
-    /// Those of [`Self::serve`].
-    pub(crate) fn serve_by(
-        self,
-        mut command: Command,
-        socket: Socket,
-        unix_path: PathBuf,
-        memory_bytes: u64,
-        cores: &[usize],
-    ) -> Result<ServerProcess, ServerError> {
-        let mut ready = Ready { serving: self.to_string(), ..Ready::default() };
-        match socket {
-            Socket::Tcp => {
-                let [port] = free_ports()?;
-                ready.tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
-            }
-            Socket::Unix => ready.unix.push(unix_path),
-        }
-        command.args(self.args(&ready, memory_bytes));
-        ServerProcess::start_foreign(&mut command, cores, ready).map_err(|error| match error {
-            ServerError::Start(PeerError::Start { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                ServerError::NotInstalled(self.program())
-            }
-            error => error,
-        })
-    }
-
-    fn args(self, at: &Ready, memory_bytes: u64) -> Vec<String> {
+    /// Returns the arguments that start the server at the addresses in `at`.
+    pub(crate) fn args(self, at: &Ready, memory_bytes: u64) -> Vec<String> {
         let host_and_port = at.tcp.first().and_then(|address| address.rsplit_once(':'));
         let path = at.unix.first().map(|path| path.to_string_lossy().into_owned());
         let mut args: Vec<&str> = Vec::new();

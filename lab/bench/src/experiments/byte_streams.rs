@@ -1,11 +1,11 @@
 //! Byte streams compared with their upper limits and with common transports: round trips, and writes in one direction.
 
 use super::ExperimentError;
-use super::calls::{self, CallTask, Ground, PATIENCE};
+use super::calls::{self, CallTask, PATIENCE, SharedContext};
+use super::env::{ExperimentEnv, Progress, Sampled};
 use super::limits::find_ucx;
 use super::line::{Rival, Sample};
 use super::server::ServerProcess;
-use super::stage::{Progress, Sampled, Stage};
 use crate::baseline::{Baseline, COPY_LEN_BYTES};
 use crate::measure::pin_thread;
 use crate::report::{Column, Figure, Report, Table};
@@ -36,7 +36,7 @@ const NOTES: [&str; 3] = [
 /// Plan of the experiment.
 pub struct StreamPlan {
     /// Cores, durations, repetitions.
-    pub stage: Stage,
+    pub env: ExperimentEnv,
     /// The RNIC of both ends.
     pub chosen: SelectedNic,
     /// Lengths of writes.
@@ -80,23 +80,22 @@ impl fmt::Display for What {
 /// # Errors
 /// Returns an error if Farcall's streams cannot be measured. A missing UCX is a note.
 pub fn run(plan: &StreamPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
-    let StreamPlan { stage, chosen, .. } = plan;
-    pin_thread(stage.client_core)?;
-    let mut conditions = stage.conditions();
+    let StreamPlan { env, chosen, .. } = plan;
+    pin_thread(env.client_core)?;
+    let mut conditions = env.conditions();
     conditions.push("provider", format!("{} (RC)", chosen.selection.provider));
     conditions.push("threads", "1 at each end, both polling");
-    if stage.server_half().is_some() {
-        conditions.push("streams go by", streams::path(chosen, &stage.pair_plan())?.to_string());
+    if env.server_half().is_some() {
+        conditions.push("streams go by", streams::path(chosen, &env.pair_plan())?.to_string());
     }
-    let mut report =
-        stage.report("Byte streams between two processes", conditions, chosen.selection.provider);
-    let ucx = find_ucx(plan.with_ucx && stage.server_half().is_none(), &mut report);
-    let server = calls::start_echo(stage, &chosen.selection, 1)?;
+    let mut report = env.report("Byte streams between two processes", conditions, chosen.selection.provider);
+    let ucx = find_ucx(plan.with_ucx && env.server_half().is_none(), &mut report);
+    let server = calls::start_echo(env, &chosen.selection, 1)?;
     let title = |what: &What| match what.len_bytes() {
         Some(len_bytes) => format!("{what}, {len_bytes} B"),
         None => what.to_string(),
     };
-    let lines = stage.sample(plan.whats(), &mut report, progress, title, |what, _, report| {
+    let lines = env.sample(plan.whats(), &mut report, progress, title, |what, _, report| {
         plan.measure(*what, &server, ucx.as_ref(), report)
     })?;
     report.tables.push(table_of_trips(&lines, ucx.is_some()));
@@ -120,7 +119,7 @@ impl StreamPlan {
             whats.extend(media().map(|medium| What::Writes(medium, len_bytes)));
             whats.extend(ucx(UcxTest::StreamBandwidth(len_bytes)));
         }
-        if self.stage.server_half().is_some() {
+        if self.env.server_half().is_some() {
             whats.retain(|what| !what.is_of_one_host());
         }
         whats
@@ -133,13 +132,13 @@ impl StreamPlan {
         ucx: Option<&Ucx>,
         report: &mut Report,
     ) -> Result<Option<Sample>, ExperimentError> {
-        let Self { stage, chosen, .. } = self;
-        let plan = stage.pair_plan();
+        let Self { env, chosen, .. } = self;
+        let plan = env.pair_plan();
         Ok(match what {
             What::Trips(medium) => Some(streams::round_trips(medium, chosen, &plan)?.into()),
             What::Echo => {
-                let ground = Ground { stage, nic: &chosen.selection, profile: None, server };
-                Some(calls::measure(&CallTask::small(ECHO_PRESET), &ground)?.figures)
+                let context = SharedContext { env, nic: &chosen.selection, profile: None, server };
+                Some(calls::measure(&CallTask::small(ECHO_PRESET), &context)?.figures)
             }
             What::Writes(medium, len_bytes) => {
                 let result = streams::one_way(medium, len_bytes, chosen, &plan)?;
@@ -153,10 +152,10 @@ impl StreamPlan {
                 })
             }
             What::RawWrite(len_bytes) => Some(rnic::measure(chosen, raw_write(len_bytes), &plan)?.into()),
-            What::Bound(baseline) => Rival::Bare(baseline).measure(stage, None, report)?,
+            What::Bound(baseline) => Rival::Bare(baseline).measure(env, None, report)?,
             // UCX reports half of a round trip.
             What::Ucx(test) => Rival::Ucx(test)
-                .measure(stage, ucx, report)?
+                .measure(env, ucx, report)?
                 .map(|sample| sample.stretched(if test.is_latency() { 2.0 } else { 1.0 })),
         })
     }

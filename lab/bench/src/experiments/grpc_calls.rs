@@ -1,8 +1,8 @@
 //! gRPC over its transports: latencies of sequential calls, rates of concurrent calls, streams.
 
 use super::ExperimentError;
+use super::env::{ExperimentEnv, Progress, Sampled};
 use super::line::Sample;
-use super::stage::{Progress, Sampled, Stage};
 use crate::grpc::{self, Load, MESSAGE_LEN_BYTES, Preset};
 use crate::measure::pin_thread;
 use crate::report::{Column, Figure, Report, Table};
@@ -20,7 +20,7 @@ const NOTES: [&str; 2] = [
 /// Plan of the experiment.
 pub struct GrpcPlan {
     /// Cores, durations, repetitions.
-    pub stage: Stage,
+    pub env: ExperimentEnv,
     /// The RNIC of both ends.
     pub chosen: SelectedNic,
     /// Transports of the calls; the others are compared with the first.
@@ -32,17 +32,17 @@ pub struct GrpcPlan {
 /// # Errors
 /// Returns an error if nothing can be measured.
 pub fn run(plan: &GrpcPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
-    let GrpcPlan { stage, chosen, .. } = plan;
-    pin_thread(stage.client_core)?;
-    let mut conditions = stage.conditions();
+    let GrpcPlan { env, chosen, .. } = plan;
+    pin_thread(env.client_core)?;
+    let mut conditions = env.conditions();
     conditions.push("provider", format!("{} (RC)", chosen.selection.provider));
     conditions.push("threads", "1 at each end; over streams both poll, over TCP they sleep in epoll");
     conditions.push("message", format!("{MESSAGE_LEN_BYTES} B"));
-    let mut report = stage.report("gRPC between two processes", conditions, chosen.selection.provider);
+    let mut report = env.report("gRPC between two processes", conditions, chosen.selection.provider);
     let pairs = LOADS.iter().flat_map(|load| plan.presets.iter().map(|preset| (*load, *preset)));
     let title = |(load, preset): &(Load, Preset)| format!("{preset}, {load}");
-    let lines = stage.sample(pairs, &mut report, progress, title, |(load, preset), _, _| {
-        let measured = grpc::measure(*preset, *load, chosen, &stage.pair_plan())?;
+    let lines = env.sample(pairs, &mut report, progress, title, |(load, preset), _, _| {
+        let measured = grpc::measure(*preset, *load, chosen, &env.pair_plan())?;
         let (client_cores, server_cores) = (measured.client_cores, measured.server_cores);
         Ok::<_, ExperimentError>(Some(Sample { client_cores, server_cores, ..measured.trips.into() }))
     })?;

@@ -1,8 +1,8 @@
 //! The YCSB core workloads over gRPC's transports (RR-Compound, section V-E).
 
 use super::ExperimentError;
+use super::env::{ExperimentEnv, Progress, Sampled};
 use super::grpc_calls::table_of_ratios;
-use super::stage::{Progress, Sampled, Stage};
 use crate::grpc::{Preset, Ycsb, YcsbTask, ycsb};
 use crate::measure::{LatencyRecorder, pin_thread};
 use crate::report::{Column, Figure, Report, Table};
@@ -20,7 +20,7 @@ const NOTES: [&str; 3] = [
 /// Plan of the experiment.
 pub struct YcsbPlan {
     /// Cores, repetitions, seed.
-    pub stage: Stage,
+    pub env: ExperimentEnv,
     /// The RNIC of both ends.
     pub chosen: SelectedNic,
     /// Transports of the calls; the others are compared with the first.
@@ -40,15 +40,15 @@ pub struct YcsbPlan {
 /// # Errors
 /// Returns an error if nothing can be measured.
 pub fn run(plan: &YcsbPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
-    let YcsbPlan { stage, chosen, clients, records, operations, .. } = plan;
-    pin_thread(stage.client_core)?;
-    let mut conditions = stage.conditions();
-    conditions.replace("repetitions", format!("{}, interleaved; medians with ranges", stage.repetitions));
+    let YcsbPlan { env, chosen, clients, records, operations, .. } = plan;
+    pin_thread(env.client_core)?;
+    let mut conditions = env.conditions();
+    conditions.replace("repetitions", format!("{}, interleaved; medians with ranges", env.repetitions));
     conditions.push("provider", format!("{} (RC)", chosen.selection.provider));
     conditions.push("clients", clients.to_string());
     conditions.push("records", records.to_string());
     conditions.push("operations", format!("{operations} of all clients, in each run"));
-    let mut report = stage.report("YCSB over gRPC", conditions, chosen.selection.provider);
+    let mut report = env.report("YCSB over gRPC", conditions, chosen.selection.provider);
     let task = |&(workload, preset): &(Workload, Preset)| YcsbTask {
         preset,
         workload,
@@ -59,9 +59,9 @@ pub fn run(plan: &YcsbPlan, progress: Progress<'_>) -> Result<Report, Experiment
     let pairs =
         plan.workloads.iter().flat_map(|workload| plan.presets.iter().map(|preset| (*workload, *preset)));
     let title = |pair: &_| task(pair).to_string();
-    let lines = stage.sample(pairs, &mut report, progress, title, |pair, repetition, _| {
-        let seed = stage.seed.wrapping_add(repetition.into());
-        Ok::<_, ExperimentError>(Some(ycsb(task(pair), chosen, &stage.pair_plan(), seed)?))
+    let lines = env.sample(pairs, &mut report, progress, title, |pair, repetition, _| {
+        let seed = env.seed.wrapping_add(repetition.into());
+        Ok::<_, ExperimentError>(Some(ycsb(task(pair), chosen, &env.pair_plan(), seed)?))
     })?;
     report.tables.push(table_of_figures(&lines));
     report.tables.push(table_of_ratios("workload", &lines, |it| it.per_second));

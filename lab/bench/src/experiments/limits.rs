@@ -1,7 +1,7 @@
 //! Limits of this machine without Farcall, and UCX over shared memory, interleaved.
 
+use super::env::{ExperimentEnv, Progress, Sampled};
 use super::line::{Rival, Sample};
-use super::stage::{Progress, Sampled, Stage};
 use crate::baseline::Baseline;
 use crate::peer::PeerError;
 use crate::report::{Column, Figure, Report, Table};
@@ -11,14 +11,14 @@ use crate::ucx::{Ucx, UcxTest};
 ///
 /// # Errors
 /// Returns an error if a limit cannot be measured.
-pub fn run(stage: &Stage, with_ucx: bool, progress: Progress<'_>) -> Result<Report, PeerError> {
-    let mut report = Report::new("Bare limits of this machine", stage.conditions());
-    report.notes.extend(stage.single_core_note());
+pub fn run(env: &ExperimentEnv, with_ucx: bool, progress: Progress<'_>) -> Result<Report, PeerError> {
+    let mut report = Report::new("Bare limits of this machine", env.conditions());
+    report.notes.extend(env.single_core_note());
     let ucx = find_ucx(with_ucx, &mut report);
     let tests = ucx.iter().flat_map(|_| UcxTest::ALL.map(Rival::Ucx));
     let subjects = Baseline::ALL.into_iter().map(Rival::Bare).chain(tests);
-    let lines = stage.sample(subjects, &mut report, progress, Rival::to_string, |rival, _, report| {
-        rival.measure(stage, ucx.as_ref(), report)
+    let lines = env.sample(subjects, &mut report, progress, Rival::to_string, |rival, _, report| {
+        rival.measure(env, ucx.as_ref(), report)
     })?;
     let (limits, rivals) = lines.split_at(Baseline::ALL.len());
     report.tables.push(table("Limits, round trips (bandwidth: copies)", "limit", &limit_figures(), limits));

@@ -1,8 +1,8 @@
-//! One-sided I/O to memory that another process donates: the effect of merging, chaining and admission control,
+//! One-sided I/O to memory of another process: the effect of merging, chaining and admission control,
 //! compared with plain verbs as the limit.
 
 use super::ExperimentError;
-use super::stage::{Progress, Sampled, Stage};
+use super::env::{ExperimentEnv, Progress, Sampled};
 use crate::measure::Spread;
 use crate::remio::{
     LocalMemory, Polling, RemioTask, Sample, Task, VerbsTask, Workload, combining_name, measure,
@@ -15,7 +15,7 @@ use farcall_io::Combining;
 const COLUMNS_NOTE: &str = "KiB: the window of admission. Completion time: from submitting a request until it is told \
                             of, waiting for the window and for others included. Work requests (work), doorbells \
                             (bells), looks for completions and sleeps are for each request. CPU: of all threads of \
-                            this process, bytes made and checked included; the donor sleeps.";
+                            this process, bytes made and checked included; the server sleeps.";
 const STACKED_NOTE: &str = "Bursts that stack up: a policy of admission holds all but the first request back until \
                             the burst is whole. RDMAbox reports 0.83 work requests for each request to read (table \
                             I, merging).";
@@ -24,7 +24,7 @@ const STACKED_NOTE: &str = "Bursts that stack up: a policy of admission holds al
 #[derive(Debug, Clone)]
 pub struct RemioPlan {
     /// Cores, durations, repetitions, seed.
-    pub stage: Stage,
+    pub env: ExperimentEnv,
     /// Access patterns.
     pub workloads: Vec<Workload>,
     /// Combining strategies.
@@ -56,17 +56,17 @@ pub fn run(
     plan: &RemioPlan,
     progress: Progress<'_>,
 ) -> Result<Report, ExperimentError> {
-    let stage = &plan.stage;
+    let env = &plan.env;
     let title = "One-sided I/O to the memory of another process";
-    let mut report = stage.report(title, plan.conditions(chosen), chosen.selection.provider);
+    let mut report = env.report(title, plan.conditions(chosen), chosen.selection.provider);
     let (as_they_come, stacked) = (plan.as_they_come(), plan.stacked());
     as_they_come.iter().chain(&stacked).try_for_each(RemioTask::check)?;
     let counts = [as_they_come.len(), stacked.len()];
     let all = as_they_come.into_iter().chain(stacked).map(Task::Remio);
     let all = all.chain(plan.verbs().into_iter().map(Task::Verbs));
-    let lines = stage.sample(all, &mut report, progress, Task::to_string, |task, repetition, _| {
-        let seed = stage.seed.wrapping_add(u64::from(repetition));
-        measure(chosen, task, &stage.pair_plan(), seed).map(Some)
+    let lines = env.sample(all, &mut report, progress, Task::to_string, |task, repetition, _| {
+        let seed = env.seed.wrapping_add(u64::from(repetition));
+        measure(chosen, task, &env.pair_plan(), seed).map(Some)
     })?;
     let (as_they_come, rest) = lines.split_at(counts[0]);
     let (stacked, verbs) = rest.split_at(counts[1]);
@@ -85,7 +85,7 @@ pub fn run(
 impl RemioPlan {
     fn conditions(&self, chosen: &SelectedNic) -> crate::report::Conditions {
         let RemioTask { burst, len_bytes, region_bytes, connections, .. } = self.usual;
-        let mut conditions = self.stage.conditions();
+        let mut conditions = self.env.conditions();
         conditions.push("provider", chosen.selection.provider.name());
         conditions.push("because", chosen.explanation.clone());
         conditions.push(
@@ -99,7 +99,7 @@ impl RemioPlan {
         conditions.push(
             "threads",
             "those that submit on both cores in turn, from the client's on; those that only look for completions \
-             likewise, from the server's on, where the donor sleeps",
+             likewise, from the server's on, where the server sleeps",
         );
         conditions
     }
@@ -219,11 +219,11 @@ mod tests {
     use std::time::Duration;
 
     fn plan() -> RemioPlan {
-        let mut stage = Stage::new(1, Duration::from_millis(2), 0).unwrap();
-        stage.launcher = crate::peer::tests::launcher();
+        let mut env = ExperimentEnv::new(1, Duration::from_millis(2), 0).unwrap();
+        env.launcher = crate::peer::tests::launcher();
         let usual = RemioTask::of(Workload::MIXED, Combining::MergeAndChain);
         RemioPlan {
-            stage,
+            env,
             workloads: vec![Workload::ADJACENT_WRITES, Workload::TABLE_1],
             combinings: vec![Combining::Single, Combining::MergeAndChain],
             windows: vec![None, Some(64 << 10)],

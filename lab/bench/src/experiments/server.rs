@@ -1,19 +1,17 @@
 //! A server as a process of its own: this program started again, pinned, monitored, and killed on request.
 
-use super::kv_main::StoreService;
-use super::stage::Stage;
+use super::env::ExperimentEnv;
+use super::ready::Ready;
+use super::service::Service;
 use crate::measure::{SharedAllocations, cpu_time};
 use crate::peer::{
-    ChildProcess, Control, FarProcess, PeerError, PeerLauncher, adopt, next_line, stop_server,
+    ChildProcess, Control, PeerError, PeerLauncher, RemoteProcess, adopt, next_line, stop_server,
 };
 use crate::report::Report;
-use farcall::select::Selection;
-use serde::{Deserialize, Serialize};
 use std::io::BufReader;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
@@ -22,29 +20,6 @@ use std::{env, thread};
 const ALLOCATIONS_VARIABLE: &str = "FARCALL_ALLOCATIONS_FD";
 /// Timeout for a server to report that it serves.
 const START_PATIENCE: Duration = Duration::from_secs(20);
-/// Maximum number of threads of a service.
-const THREADS_MAX: u16 = 256;
-
-/// Message of a server on standard output, as one line of JSON, once it serves.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ready {
-    /// Kind of service: `kv` or `rpc`.
-    pub serving: String,
-    /// Process id of the server.
-    pub pid: u32,
-    /// Addresses of memcached front ends over TCP.
-    #[serde(default)]
-    pub tcp: Vec<String>,
-    /// Paths of memcached front ends over Unix sockets.
-    #[serde(default)]
-    pub unix: Vec<PathBuf>,
-    /// Address where RPC clients connect.
-    #[serde(default)]
-    pub rpc: Option<String>,
-    /// Address at which Prometheus reads metrics.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metrics: Option<String>,
-}
 
 /// Reason why a server could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -69,61 +44,6 @@ pub enum ServerError {
     Allocations(#[from] farcall_verbs::Error),
 }
 
-/// A server to start, on this host or another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Service {
-    /// RNIC of the server.
-    pub nic: Selection,
-    /// Service to start.
-    pub what: Served,
-}
-
-/// Kind of service.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Served {
-    /// The echo service.
-    Echo {
-        /// Number of server threads.
-        threads: u16,
-    },
-    /// A key-value store behind one front end.
-    Store(StoreService),
-}
-
-impl Service {
-    /// Returns the number of threads that serve.
-    pub(crate) fn threads(&self) -> u16 {
-        match self.what {
-            Served::Echo { threads } => threads,
-            Served::Store(_) => 1,
-        }
-    }
-
-    /// Rejects requests that no client half sends.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        match &self.what {
-            Served::Echo { threads: 1..=THREADS_MAX } => Ok(()),
-            Served::Echo { threads } => {
-                Err(format!("a service has 1 to {THREADS_MAX} threads, not {threads}"))
-            }
-            Served::Store(store) => store.check(),
-        }
-    }
-
-    /// Returns the arguments with which this program serves it at `ip`.
-    pub(crate) fn args(&self, ip: IpAddr) -> Vec<String> {
-        let address = SocketAddr::new(ip, 0).to_string();
-        match &self.what {
-            Served::Echo { threads } => {
-                let threads = threads.to_string();
-                let args = ["--json", "rpc", "serve", "--listen", &address, "--threads", &threads];
-                args.map(str::to_owned).into_iter().chain(self.nic.args()).collect()
-            }
-            Served::Store(store) => store.args(&self.nic, &address, None),
-        }
-    }
-}
-
 /// A running server, which is killed when this is dropped.
 pub struct ServerProcess {
     process: Process,
@@ -137,7 +57,7 @@ enum Process {
         own: Option<Own>,
     },
     There {
-        process: FarProcess,
+        process: RemoteProcess,
         control: Control,
     },
 }
@@ -150,16 +70,16 @@ struct Own {
 }
 
 impl ServerProcess {
-    /// Starts a server at the stage's server half, or on its server core if there is none.
+    /// Starts a server at the environment's server half, or on its server core if there is none.
     ///
     /// # Errors
     /// Returns an error if the server cannot be started, or if it exits or hangs before it serves.
-    pub(crate) fn serve(stage: &Stage, service: &Service) -> Result<Self, ServerError> {
-        let Some(run) = stage.server_half() else {
+    pub(crate) fn serve(env: &ExperimentEnv, service: &Service) -> Result<Self, ServerError> {
+        let Some(run) = env.server_half() else {
             let args = service.args(Ipv4Addr::LOCALHOST.into());
-            return Self::start(&PeerLauncher::with_args(args), &stage.server_cores(service.threads()));
+            return Self::start(&PeerLauncher::with_args(args), &env.server_cores(service.threads()));
         };
-        let (process, control, ready) = run.far().serve(service)?;
+        let (process, control, ready) = run.agent().serve(service)?;
         Ok(Self { process: Process::There { process, control }, ready })
     }
 

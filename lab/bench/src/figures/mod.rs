@@ -15,6 +15,7 @@ pub mod papers;
 mod plot;
 mod results;
 mod run;
+mod sample;
 mod servers;
 mod span;
 mod tables;

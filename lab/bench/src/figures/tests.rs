@@ -1,5 +1,5 @@
 use super::*;
-use crate::experiments::Stage;
+use crate::experiments::ExperimentEnv;
 use crate::measure::Spread;
 use farcall::select::Selection;
 use std::collections::BTreeSet;
@@ -16,12 +16,12 @@ fn ids(names: &[&str]) -> Vec<&'static str> {
 
 /// Runs experiments that need no server of calls, until `count` steps have begun.
 fn run_briefly(names: &[&str], count: usize) -> (Results, usize) {
-    let mut stage = Stage::new(1, Duration::from_millis(2), 7).unwrap();
-    stage.launcher = crate::peer::tests::launcher();
+    let mut env = ExperimentEnv::new(1, Duration::from_millis(2), 7).unwrap();
+    env.launcher = crate::peer::tests::launcher();
     let chosen = Selection::softnic().open().unwrap();
     let experiments = experiments(names);
     let (mut begun, mut kept) = (0, 0);
-    let plan = RunPlan { experiments: &experiments, chosen: &chosen, stage: &stage };
+    let plan = RunPlan { experiments: &experiments, chosen: &chosen, env: &env };
     let progress = &mut |_: &str| {
         begun += 1;
         begun <= count

@@ -1,6 +1,7 @@
 //! One measurement of an experiment, and the points of the curves that it yields.
 
 use super::channels::Channel;
+use super::sample::Sample;
 use super::servers::Servers;
 use super::tuned::TunedRate;
 use crate::baseline::Baseline;
@@ -10,10 +11,10 @@ use crate::experiments::herd::{HerdFigure, HerdPlan};
 use crate::experiments::kv_main::{FrontEnd, KvTask};
 use crate::experiments::line::{self, Line, Rival};
 use crate::files::FilesTask;
-use crate::grpc::CrowdTask;
-use crate::measure::{LatencySummary, QUANTILES};
+use crate::grpc::ClientPoolTask;
+use crate::measure::QUANTILES;
 use crate::paged::{DatabaseTask, LearningTask};
-use crate::remio::{self, RemioTask, Task, VerbsTask};
+use crate::remio::{RemioTask, Task, VerbsTask};
 use crate::report::Report;
 use crate::rnic::{Direction, Operation, RnicError, RnicTask, Tuning};
 use crate::training::Training;
@@ -51,28 +52,6 @@ pub(super) enum Subject {
     Learning(LearningTask),
     /// Distributed training by TensorFlow.
     Training(Training),
-}
-
-/// Results of one run; NaN if the run does not provide them.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sample {
-    pub(super) line: line::Sample,
-    /// Latencies, if single operations were timed.
-    pub(super) latency: Option<LatencySummary>,
-    /// Calls only: mean time until all calls that were outstanding together had their results.
-    pub(super) round_mean_us: f64,
-    /// Verbs of both ends; for a GET by READs only, the number of READs.
-    pub(super) verbs_per_call: f64,
-    pub(super) server_cpu_us_per_call: f64,
-    pub(super) client_cpu_us_per_call: f64,
-    /// Share of empty mailboxes of a responder at the time of a reply.
-    pub(super) empty_share: f64,
-    /// Results of one-sided I/O.
-    pub(super) remio: Option<remio::Sample>,
-    /// Median of writing operations, if `line` contains those of reading ones.
-    pub(super) writes_p50_us: f64,
-    /// Memory of the server per client.
-    pub(super) memory_mib_per_client: f64,
 }
 
 /// A point of a curve; without an x, a level.
@@ -254,8 +233,8 @@ impl Trial {
     ) -> Result<Vec<Point>, ExperimentError> {
         let taken = match &mut self.subject {
             Subject::Line(line) => {
-                let (chosen, stage) = (servers.chosen, servers.stage);
-                let measured = line.measure(chosen, stage, servers.ucx(&line.subject, report), report);
+                let (chosen, env) = (servers.chosen, servers.env);
+                let measured = line.measure(chosen, env, servers.ucx(&line.subject, report), report);
                 unless_illegal(self.series, measured, report)?;
                 line.samples.pop().map(Sample::of_line)
             }
@@ -267,7 +246,7 @@ impl Trial {
             Subject::Calls(task) => Some(servers.call(task)?),
             Subject::Kv(task) => Some(servers.operate(task, repetition, report)?),
             Subject::Remio(task) => Some(servers.transfer(task, repetition)?),
-            Subject::Channel(channel) => Some(channel.measure(servers.chosen, servers.stage, repetition)?),
+            Subject::Channel(channel) => Some(channel.measure(servers.chosen, servers.env, repetition)?),
             Subject::Files(task) => servers.pass(task, report)?,
             Subject::Database(task) => servers.query(*task, repetition, report)?,
             Subject::Learning(task) => servers.learn(*task, report)?,
@@ -290,81 +269,6 @@ fn unless_illegal<T>(
         return Ok(None);
     }
     measured.map(Some)
-}
-
-impl Sample {
-    pub(super) fn of_line(line: line::Sample) -> Self {
-        let none = f64::NAN;
-        Self {
-            line,
-            latency: None,
-            round_mean_us: none,
-            verbs_per_call: none,
-            server_cpu_us_per_call: none,
-            client_cpu_us_per_call: none,
-            empty_share: none,
-            remio: None,
-            writes_p50_us: none,
-            memory_mib_per_client: none,
-        }
-    }
-
-    pub(super) fn per_second(&self) -> f64 {
-        self.line.per_second
-    }
-
-    /// Returns millions of operations a second.
-    pub(super) fn mops(&self) -> f64 {
-        self.line.per_second / 1e6
-    }
-
-    /// Returns thousands of operations a second.
-    pub(super) fn kops(&self) -> f64 {
-        self.line.per_second / 1e3
-    }
-
-    /// Returns the duration of a single operation in seconds.
-    pub(super) fn seconds(&self) -> f64 {
-        1.0 / self.line.per_second
-    }
-
-    /// Returns the processor time of the server per operation, in microseconds.
-    pub(super) fn server_us_per_op(&self) -> f64 {
-        self.line.server_cores * 1e6 / self.line.per_second
-    }
-
-    pub(super) fn server_cores(&self) -> f64 {
-        self.line.server_cores
-    }
-
-    pub(super) fn p99_us(&self) -> f64 {
-        self.line.p99_us
-    }
-
-    pub(super) fn mean_us(&self) -> f64 {
-        self.line.mean_us
-    }
-
-    pub(super) fn p50_us(&self) -> f64 {
-        self.line.p50_us
-    }
-
-    pub(super) fn gb_per_second(&self) -> f64 {
-        self.line.bytes_per_second / 1e9
-    }
-
-    pub(super) fn verbs_per_call(&self) -> f64 {
-        self.verbs_per_call
-    }
-
-    /// Returns a result of one-sided I/O.
-    pub(super) fn remio(&self, y: fn(&remio::Sample) -> f64) -> f64 {
-        self.remio.as_ref().map_or(f64::NAN, y)
-    }
-
-    pub(super) fn mb_per_second(&self) -> f64 {
-        self.line.bytes_per_second / 1e6
-    }
 }
 
 impl Subject {
@@ -394,7 +298,7 @@ subjects! {
     LearningTask => Subject::Learning;
     FilesTask => Subject::Files;
     Channel => Subject::Channel;
-    CrowdTask => |task| Subject::Channel(Channel::Crowd(task));
+    ClientPoolTask => |task| Subject::Channel(Channel::ClientPool(task));
     Training => Subject::Training;
     CallTask => Subject::Calls;
     KvTask => Subject::Kv;

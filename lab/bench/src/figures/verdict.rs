@@ -285,13 +285,14 @@ pub(super) fn counts(verdicts: &[Verdict]) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::figures::papers;
+    use crate::figures::experiment::Experiment;
     use crate::figures::results::{Measured, Outcome, Series};
     use Verdict::{CannotBeTold, Confirmed, Refuted};
 
     /// Returns the verdicts of a paper's rules on given points (experiment, curve, x and y), each measured three times
     /// within 1 %.
     pub(in crate::figures) fn verdicts_on(
+        experiments: impl Iterator<Item = &'static Experiment> + Clone,
         rules: &[Rule],
         paper: &Paper,
         points: &[(&str, &str, f64, f64)],
@@ -301,7 +302,7 @@ pub(super) mod tests {
             let y = Spread { median: *y, min: 0.99 * y, max: 1.01 * y, repetitions: 3 };
             let point = Measured { x: Some(*x), y };
             if !outcomes.iter().any(|outcome| outcome.id == *id) {
-                let experiment = papers::all().find(|experiment| experiment.id == *id).unwrap();
+                let experiment = experiments.clone().find(|experiment| experiment.id == *id).unwrap();
                 outcomes.push(Outcome::new(experiment));
             }
             let outcome = outcomes.iter_mut().find(|outcome| outcome.id == *id).unwrap();

@@ -7,9 +7,9 @@ use crate::measure::{CpuMeter, LatencyRecorder, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
 use crate::workload::{Op, OpKind, OpStream, RecordShape, StreamConfig, Workload};
 use bytes::Bytes;
+use farcall::grpc::{Channel, GrpcOptions};
 use farcall::select::{SelectedNic, Selection};
 use farcall_grpc::http2::Connector;
-use farcall_grpc::{Channel, GrpcOptions};
 use farcall_grpc_kv::v1::ordered_kv_client::OrderedKvClient;
 use farcall_grpc_kv::v1::ordered_kv_direct::OrderedKvDirectClient;
 use farcall_grpc_kv::v1::{

@@ -1,6 +1,6 @@
 //! Tables of the main benchmark.
 
-use super::super::stage::load_condition;
+use super::super::env::load_condition;
 use super::crash::Crash;
 use super::figures::{Figure, Sample};
 use super::steady::Costs;
@@ -25,7 +25,7 @@ pub(super) const READS_NOTE: &str = "READs a GET, whatever else a workload does.
      between machines; HERD says of FaRM that a value out of the table takes one more READ.";
 
 pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
-    let mut conditions = plan.stage.conditions();
+    let mut conditions = plan.env.conditions();
     let provider = format!(
         "{} (RC; uc-rpc: UC; herd: UC and UD; ud-rpc: UD); sockets: kernel TCP on loopback and Unix streams",
         plan.reach.nic.provider

@@ -5,7 +5,8 @@ use crate::baseline::Baseline;
 use crate::experiments::herd::HerdFigure;
 use crate::experiments::kv_main::FrontEnd;
 use crate::figures::experiment::{Axis, Experiment, Paper, published};
-use crate::figures::trial::{BARE_PING_PONG, Sample, Trial, levels};
+use crate::figures::sample::Sample;
+use crate::figures::trial::{BARE_PING_PONG, Trial, levels};
 use crate::rivals::Rival;
 use crate::rnic::Direction;
 

@@ -16,7 +16,7 @@ use crate::experiments::kv_main::{FrontEnd, KvTask};
 use crate::workload::{Distribution, Workload};
 
 /// Returns all experiments, paper by paper.
-pub fn all() -> impl Iterator<Item = &'static Experiment> {
+pub fn all() -> impl Iterator<Item = &'static Experiment> + Clone {
     [
         rf_rpc::EXPERIMENTS,
         patterns::EXPERIMENTS,

@@ -102,12 +102,13 @@ fn sends_are_not_amortised(results: &Results) -> Decision {
 mod tests {
     use super::super::PATTERNS;
     use super::*;
+    use crate::figures::papers;
     use crate::figures::verdict::{Verdict, tests::verdicts_on};
 
     type Point = (&'static str, &'static str, f64, f64);
 
     fn verdicts(points: &[Point]) -> Vec<Verdict> {
-        verdicts_on(FINDINGS, &super::super::PAPER, points)
+        verdicts_on(papers::all(), FINDINGS, &super::super::PAPER, points)
     }
 
     /// Returns all points that the rules use; `sends` and `writes` are the values of the patterns whose responses are

@@ -4,7 +4,8 @@ mod findings;
 
 use crate::experiments::calls::{CallTask, Callee, Topology};
 use crate::figures::experiment::{Axis, Experiment, Paper, published};
-use crate::figures::trial::{Coordinate, Sample, Trial, grid, sweep, sweep_beside};
+use crate::figures::sample::Sample;
+use crate::figures::trial::{Coordinate, Trial, grid, sweep, sweep_beside};
 pub(super) use findings::FINDINGS;
 
 pub(super) const PAPER: Paper = Paper {

@@ -59,7 +59,7 @@ pub(in crate::figures::papers) const FINDINGS: &[Rule] = &[
         statement: "What a file system asks for is written and read faster merged and chained than by single I/O",
         source: "section 6-B",
         rule: "C.12: of records of several pages the engine alone is faster with merging and chaining at more than \
-               half of the sizes, both ways together, and slower at none",
+               half of the sizes, both strategies together, and slower at none",
         decide: Decide::Majority(&[
             Check::Quotient("C.12a", &[MERGED], &[SINGLE], LONG_RECORDS_BYTES, ABOVE),
             Check::Quotient("C.12b", &[MERGED], &[SINGLE], LONG_RECORDS_BYTES, ABOVE),
@@ -87,10 +87,11 @@ fn threshold(results: &Results) -> Decision {
 mod tests {
     use super::super::BATCHING;
     use super::*;
+    use crate::figures::papers;
     use crate::figures::verdict::{Verdict, tests::verdicts_on};
 
     fn verdicts(points: &[(&str, &str, f64, f64)]) -> Vec<Verdict> {
-        verdicts_on(FINDINGS, &super::super::PAPER, points)
+        verdicts_on(papers::all(), FINDINGS, &super::super::PAPER, points)
     }
 
     /// Returns figures like the paper's. `worth` is the factor that admission and merging gain, and `threshold` the

@@ -4,7 +4,8 @@ mod findings;
 mod programs;
 
 use crate::figures::experiment::{Axis, Experiment, Paper, published};
-use crate::figures::trial::{Sample, Trial, sweep_beside};
+use crate::figures::sample::Sample;
+use crate::figures::trial::{Trial, sweep_beside};
 use crate::remio::{self, Combining, LocalMemory, Places, Polling, RemioTask, VerbsTask, Workload};
 pub(super) use findings::FINDINGS;
 pub(super) use programs::EXPERIMENTS as PROGRAMS;

@@ -3,7 +3,8 @@
 use super::BLANK;
 use crate::experiments::line::Rival;
 use crate::figures::experiment::{Axis, Experiment};
-use crate::figures::trial::{Sample, Trial, sweep_beside};
+use crate::figures::sample::Sample;
+use crate::figures::trial::{Trial, sweep_beside};
 use crate::files::{FilesTask, Pass, Place};
 use crate::paged::{Algorithm, Backing, Database, DatabaseTask, LearningTask, Mix, Resident};
 use crate::remio::{Combining, RemioTask, Workload};

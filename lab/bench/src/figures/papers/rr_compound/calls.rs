@@ -2,9 +2,10 @@
 
 use super::{BLANK, GRPC, GRPC_DIFFERS, RR_COMPOUND, gbit_per_second};
 use crate::figures::experiment::{Axis, Experiment, published};
-use crate::figures::trial::{Sample, Trial, sweep, sweep_beside};
-use crate::grpc::{Calls, CrowdTask};
-use crate::streams::Way;
+use crate::figures::sample::Sample;
+use crate::figures::trial::{Trial, sweep, sweep_beside};
+use crate::grpc::{Calls, ClientPoolTask};
+use crate::streams::WaitMode;
 use std::time::Duration;
 
 /// Names of curves.
@@ -15,12 +16,17 @@ pub(super) const WITHOUT: &str = "without zero copy";
 pub(super) const WITH: &str = "with zero copy";
 const MEDIAN: &str = "median";
 const P99: &str = "P99";
-pub(super) const METHODS: [(&str, Way); 5] =
-    [("IPoIB", Way::Tcp), ("BP", Way::Bp), ("BPTS", Way::Bpts), ("EVENT", Way::Event), ("BPEV", Way::Bpev)];
+pub(super) const METHODS: [(&str, WaitMode); 5] = [
+    ("IPoIB", WaitMode::Tcp),
+    ("BP", WaitMode::Bp),
+    ("BPTS", WaitMode::Bpts),
+    ("EVENT", WaitMode::Event),
+    ("BPEV", WaitMode::Bpev),
+];
 
 /// The two systems of the second half of the evaluation.
-const SYSTEMS: [(&str, Way); 2] = [(GRPC, Way::Tcp), (RR_COMPOUND, Way::Bpev)];
-const SATURATED_CONDITIONS: &str = "4 KB each way, without a pause. BP has a thread for each client, the others 40, \
+const SYSTEMS: [(&str, WaitMode); 2] = [(GRPC, WaitMode::Tcp), (RR_COMPOUND, WaitMode::Bpev)];
+const SATURATED_CONDITIONS: &str = "4 KB each mode, without a pause. BP has a thread for each client, the others 40, \
                                     and 64 for 64 and 128 clients.";
 const LIMITED_CONDITIONS: &str = "4 KB each way, each client sends 400 µs after an answer.";
 /// Numbers of pollers.
@@ -41,7 +47,7 @@ const FIGURE_11: Experiment = Experiment {
     differs: &[
         GRPC_DIFFERS,
         "Each of the 320 clients calls 100 ms after an answer, not all at the same time; each of the 64 has 32 \
-         messages of a bidirectional call under way. One worker, which shares a core with the pollers.",
+         messages of a bidirectional call under mode. One worker, which shares a core with the pollers.",
     ],
     ..BLANK
 };
@@ -71,7 +77,7 @@ const FIGURE_15: Experiment = Experiment {
     conditions: "As figure 8 and the YCSB runs: clients without a pause.",
     differs: &[
         GRPC_DIFFERS,
-        "Calls of 4 KiB each way without a pause. Memory is what is resident of the server’s process, its rings \
+        "Calls of 4 KiB each mode without a pause. Memory is what is resident of the server’s process, its rings \
          included; they begin with 32 KiB and grow to 4 MiB where a peer fills them.",
     ],
     ..BLANK
@@ -88,7 +94,7 @@ const FIGURE_16: Experiment = Experiment {
     conditions: "A limit of the rate, of which the paper does not say how low it is; two pollers.",
     differs: &[
         GRPC_DIFFERS,
-        "Calls of 4 KiB each way, each client 10 ms after an answer; one poller, which sleeps when nothing moves. \
+        "Calls of 4 KiB each mode, each client 10 ms after an answer; one poller, which sleeps when nothing moves. \
          Memory is what is resident of the server’s process, its rings included; they begin with 32 KiB and grow to 4 \
          MiB where a peer fills them.",
     ],
@@ -182,15 +188,17 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
             "With 128 clients RR-Compound loses 7 % of its peak; mRPC fails.",
             "Eight clients make 6.41 times the calls of one, mRPC’s 5.68 times.",
         ],
-        conditions: "32 B requests, 8 B answers, 32 calls under way of each client, gRPC’s streaming; BPEV with 38 \
+        conditions: "32 B requests, 8 B answers, 32 calls under mode of each client, gRPC’s streaming; BPEV with 38 \
                      workers, 2 pollers and a bp_timeout of 100 µs.",
         differs: &[
             GRPC_DIFFERS,
             "mRPC is not measured: its numbers are the paper’s. bp_timeout is measured, up to 50 µs; one poller.",
         ],
         trials: || {
-            let curves = [("gRPC, streaming", Way::Tcp), (RR_COMPOUND, Way::Bpev)];
-            sweep(&[1, 8, 16, 32, 64, 128], &curves, Sample::mops, |clients, way| streamed(way, clients, 32))
+            let curves = [("gRPC, streaming", WaitMode::Tcp), (RR_COMPOUND, WaitMode::Bpev)];
+            sweep(&[1, 8, 16, 32, 64, 128], &curves, Sample::mops, |clients, mode| {
+                streamed(mode, clients, 32)
+            })
         },
         ..BLANK
     },
@@ -212,8 +220,8 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
              polling. mRPC’s numbers are the paper’s.",
         ],
         trials: || {
-            let curves = [(GRPC, Way::Tcp), (RR_COMPOUND, Way::Bpev), ("BPTS", Way::Bpts)];
-            let task = |_, way| CrowdTask::of(way, Calls::Stream { in_flight: 1 }, 64, 8);
+            let curves = [(GRPC, WaitMode::Tcp), (RR_COMPOUND, WaitMode::Bpev), ("BPTS", WaitMode::Bpts)];
+            let task = |_, mode| ClientPoolTask::of(mode, Calls::Stream { in_flight: 1 }, 64, 8);
             let mut trials = sweep(&[50_u32], &curves, Sample::p50_us, task);
             trials.extend(sweep_beside([], &[99_u32], &curves, Sample::p99_us, task));
             trials
@@ -232,7 +240,7 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
         conditions: "320 clients whose requests follow an exponential distribution of rate 1; 32 workers.",
         trials: || {
             let interval = Duration::from_millis(100);
-            let task = |pollers, ()| CrowdTask { interval, pollers, ..streamed(Way::Bpev, 320, 1) };
+            let task = |pollers, ()| ClientPoolTask { interval, pollers, ..streamed(WaitMode::Bpev, 320, 1) };
             let mut trials = sweep(&POLLERS, &[(MEDIAN, ())], Sample::p50_us, task);
             trials.extend(sweep_beside([], &POLLERS, &[(P99, ())], Sample::p99_us, task));
             trials
@@ -251,7 +259,7 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
         statements: &["Beyond three pollers the throughput hardly changes."],
         conditions: "64 clients that call without a pause; 40 cores.",
         trials: || {
-            let task = |pollers, ()| CrowdTask { pollers, ..streamed(Way::Bpev, 64, 32) };
+            let task = |pollers, ()| ClientPoolTask { pollers, ..streamed(WaitMode::Bpev, 64, 32) };
             sweep(&POLLERS, &[(SATURATED, ())], Sample::mops, task)
         },
         ..FIGURE_11
@@ -285,7 +293,10 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
                 gbit_per_second,
                 |ring_kib, len_bytes| {
                     let ring_bytes = Some(ring_kib << 10);
-                    CrowdTask { ring_bytes, ..CrowdTask::of(Way::Bpev, Calls::Unary, len_bytes, len_bytes) }
+                    ClientPoolTask {
+                        ring_bytes,
+                        ..ClientPoolTask::of(WaitMode::Bpev, Calls::Unary, len_bytes, len_bytes)
+                    }
                 },
             )
         },
@@ -333,7 +344,9 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
                 &[4, 16, 60, 64, 128, 256],
                 &curves,
                 gbit_per_second,
-                |len_kib: usize, calls| CrowdTask::of(Way::Bpts, calls, len_kib << 10, len_kib << 10),
+                |len_kib: usize, calls| {
+                    ClientPoolTask::of(WaitMode::Bpts, calls, len_kib << 10, len_kib << 10)
+                },
             )
         },
         ..BLANK
@@ -377,27 +390,27 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
 ];
 
 /// Returns small calls of a streaming method, with `in_flight` calls outstanding of each client.
-fn streamed(way: Way, clients: usize, in_flight: usize) -> CrowdTask {
-    CrowdTask { clients, ..CrowdTask::of(way, Calls::Stream { in_flight }, 32, 8) }
+fn streamed(mode: WaitMode, clients: usize, in_flight: usize) -> ClientPoolTask {
+    ClientPoolTask { clients, ..ClientPoolTask::of(mode, Calls::Stream { in_flight }, 32, 8) }
 }
 
 /// Returns calls with requests and responses of 4 KiB.
-fn four_kib(way: Way, clients: usize, interval_us: u64) -> CrowdTask {
+fn four_kib(mode: WaitMode, clients: usize, interval_us: u64) -> ClientPoolTask {
     let interval = Duration::from_micros(interval_us);
-    CrowdTask { clients, interval, ..CrowdTask::of(way, Calls::Unary, 4 << 10, 4 << 10) }
+    ClientPoolTask { clients, interval, ..ClientPoolTask::of(mode, Calls::Unary, 4 << 10, 4 << 10) }
 }
 
 fn methods(limits: impl IntoIterator<Item = Trial>, interval_us: u64, y: fn(&Sample) -> f64) -> Vec<Trial> {
-    sweep_beside(limits, &[4, 32, 64, 128], &METHODS, y, |clients, way| four_kib(way, clients, interval_us))
+    sweep_beside(limits, &[4, 32, 64, 128], &METHODS, y, |clients, mode| four_kib(mode, clients, interval_us))
 }
 
 fn systems(clients: &[usize], interval_us: u64, y: fn(&Sample) -> f64) -> Vec<Trial> {
-    sweep_beside([], clients, &SYSTEMS, y, |clients, way| four_kib(way, clients, interval_us))
+    sweep_beside([], clients, &SYSTEMS, y, |clients, mode| four_kib(mode, clients, interval_us))
 }
 
 fn by_timeout(y: fn(&Sample) -> f64) -> Vec<Trial> {
-    sweep(&[0, 1, 2, 4, 6, 10, 20, 50, 100_u32], &[(RR_COMPOUND, ())], y, |timeout_us, ()| CrowdTask {
+    sweep(&[0, 1, 2, 4, 6, 10, 20, 50, 100_u32], &[(RR_COMPOUND, ())], y, |timeout_us, ()| ClientPoolTask {
         bp_timeout_us: Some(timeout_us),
-        ..streamed(Way::Bpev, 1, 1)
+        ..streamed(WaitMode::Bpev, 1, 1)
     })
 }

@@ -110,11 +110,12 @@ pub(in crate::figures::papers) const FINDINGS: &[Rule] = &[
 mod tests {
     use super::super::calls::METHODS;
     use super::*;
+    use crate::figures::papers;
     use crate::figures::verdict::{Verdict, tests::verdicts_on};
     use Verdict::{CannotBeTold, Confirmed, Refuted};
 
     fn verdicts(points: &[(&str, &str, f64, f64)]) -> Vec<Verdict> {
-        verdicts_on(FINDINGS, &super::super::PAPER, points)
+        verdicts_on(papers::all(), FINDINGS, &super::super::PAPER, points)
     }
 
     /// Returns figures that agree with the paper, or contradict it: the paper's better system is better by `better`,

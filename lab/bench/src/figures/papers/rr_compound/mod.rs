@@ -6,9 +6,10 @@ mod programs;
 
 use crate::figures::channels::Channel;
 use crate::figures::experiment::{Axis, Experiment, Paper};
-use crate::figures::trial::{Sample, Trial, sweep_beside};
+use crate::figures::sample::Sample;
+use crate::figures::trial::{Trial, sweep_beside};
 use crate::rnic::{Operation, RnicTask, RnicTest, Tuning};
-use crate::streams::{Load, Medium, Way};
+use crate::streams::{Load, Medium, WaitMode};
 use farcall_link::Transport;
 use std::time::Duration;
 
@@ -134,11 +135,11 @@ const TCP: &str = "TCP";
 
 /// Returns `limits`, and trials of busy polling and of events on streams.
 fn waits(limits: impl IntoIterator<Item = Trial>, interval_us: u64, y: fn(&Sample) -> f64) -> Vec<Trial> {
-    let curves = [(BUSY, Way::Bp), (EVENT, Way::Event)];
+    let curves = [(BUSY, WaitMode::Bp), (EVENT, WaitMode::Event)];
     // Within the paper's 1 to 128 clients.
-    sweep_beside(limits, &[1, 2, 8, 32, 128], &curves, y, |clients, way| {
+    sweep_beside(limits, &[1, 2, 8, 32, 128], &curves, y, |clients, mode| {
         let interval = Duration::from_micros(interval_us);
-        Channel::Waits(way, Load { clients, interval, pollers: 0, bp_timeout_us: None })
+        Channel::Waits(mode, Load { clients, interval, pollers: 0, bp_timeout_us: None })
     })
 }
 

@@ -3,9 +3,10 @@
 use super::{BLANK, GRPC, GRPC_DIFFERS, RR_COMPOUND};
 use crate::figures::channels::Channel;
 use crate::figures::experiment::{Axis, Experiment, published};
-use crate::figures::trial::{Sample, Trial, sweep, sweep_beside};
+use crate::figures::sample::Sample;
+use crate::figures::trial::{Trial, sweep, sweep_beside};
 use crate::grpc::{Preset, YcsbTask};
-use crate::streams::Way;
+use crate::streams::WaitMode;
 use crate::training::{Carrier, Model, Training};
 use crate::workload::Workload;
 
@@ -114,7 +115,7 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
             for (x, workload) in WORKLOADS {
                 let systems = [
                     ("gRPC, reads", "gRPC, writes", Preset::Tcp),
-                    ("RR-Compound, reads", "RR-Compound, writes", Preset::Waits(Way::Bpev)),
+                    ("RR-Compound, reads", "RR-Compound, writes", Preset::Waits(WaitMode::Bpev)),
                 ];
                 for (reads, writes, preset) in systems {
                     let channel = Channel::Ycsb(ycsb(preset, workload, CLIENTS));
@@ -157,7 +158,7 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
         ],
         trials: || {
             let curves = [
-                (RR_COMPOUND, Preset::Waits(Way::Bpev)),
+                (RR_COMPOUND, Preset::Waits(WaitMode::Bpev)),
                 ("native, polling", Preset::Native),
                 ("direct, polling", Preset::Direct),
             ];
@@ -205,7 +206,7 @@ fn ycsb(preset: Preset, workload: Workload, clients: usize) -> YcsbTask {
 }
 
 fn systems(workload: Workload) -> Vec<Trial> {
-    let curves = [(GRPC, Preset::Tcp), (RR_COMPOUND, Preset::Waits(Way::Bpev))];
+    let curves = [(GRPC, Preset::Tcp), (RR_COMPOUND, Preset::Waits(WaitMode::Bpev))];
     sweep(&[4, 32, 64, 128], &curves, Sample::kops, |clients, preset| {
         Channel::Ycsb(ycsb(preset, workload, clients))
     })

@@ -9,20 +9,20 @@ use farcall_link::{
 };
 use farcall_verbs::RawCq;
 
-pub(super) struct Lane {
+pub(super) struct QpGroup {
     pub(super) transport: Transport,
     pub(super) qps: Vec<QueuePair>,
     /// Destination address of each queue pair's datagrams; empty for connections.
     addresses: Vec<AddressId>,
 }
 
-/// A lane that is not yet connected.
-pub(super) enum Row {
+/// A group that is not yet connected.
+pub(super) enum UnconnectedQpGroup {
     Connections(Transport, Vec<Connection>),
     Datagrams(Vec<Datagrams>),
 }
 
-impl Row {
+impl UnconnectedQpGroup {
     pub(super) fn new(
         nic: &Nic,
         (transport, count): (Transport, u32),
@@ -46,7 +46,7 @@ impl Row {
     }
 
     /// Moves all queue pairs to RTS, connected to those of the other end.
-    pub(super) fn connect(self, nic: &Nic, remote: &[QpInfo]) -> Result<Lane, RnicError> {
+    pub(super) fn connect(self, nic: &Nic, remote: &[QpInfo]) -> Result<QpGroup, RnicError> {
         if self.infos(nic).len() != remote.len() {
             return Err(PeerError::Exchange("the other end has other queue pairs".to_owned()).into());
         }
@@ -54,7 +54,7 @@ impl Row {
             Self::Connections(transport, mut qps) => {
                 qps.iter_mut().zip(remote).try_for_each(|(qp, remote)| qp.connect(nic, remote))?;
                 let qps = qps.into_iter().map(QueuePair::from).collect();
-                Ok(Lane { transport, qps, addresses: Vec::new() })
+                Ok(QpGroup { transport, qps, addresses: Vec::new() })
             }
             Self::Datagrams(mut qps) => {
                 let start = |(qp, remote): (&mut Datagrams, _)| {
@@ -63,13 +63,13 @@ impl Row {
                 };
                 let addresses = qps.iter_mut().zip(remote).map(start).collect::<Result<_, _>>()?;
                 let qps = qps.into_iter().map(QueuePair::from).collect();
-                Ok(Lane { transport: Transport::Ud, qps, addresses })
+                Ok(QpGroup { transport: Transport::Ud, qps, addresses })
             }
         }
     }
 }
 
-impl Lane {
+impl QpGroup {
     /// Returns a SEND of queue pair `qp`.
     pub(super) fn send(&self, qp: usize) -> Operation<'static> {
         self.addresses.get(qp).map_or(Operation::Send, |address| Operation::SendTo(*address))

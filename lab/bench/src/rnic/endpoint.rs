@@ -2,10 +2,10 @@
 //! the other end.
 
 use super::RnicError;
-use super::handshake::{self, Card, Ready};
-use super::lane::{Lane, Row};
+use super::handshake::{self, EndpointInfo, Ready};
 use super::memory::{FILL_WORD, Memory, Places};
 use super::operation::Operation;
+use super::qp_group::{QpGroup, UnconnectedQpGroup};
 use super::receives::Receives;
 use super::task::Inlining;
 use super::waiting::{Halt, Watch};
@@ -32,9 +32,9 @@ const INTRODUCTION_RECEIVES: u32 = 4;
 
 /// Configuration of an end.
 #[derive(Debug, Clone)]
-pub(super) struct EndPlan {
-    /// Transport and number of queue pairs of each lane.
-    pub(super) lanes: Vec<(Transport, u32)>,
+pub(super) struct EndpointPlan {
+    /// Transport and number of queue pairs of each group.
+    pub(super) groups: Vec<(Transport, u32)>,
     pub(super) places: Places,
     /// Maximum number of outstanding requests of a queue pair.
     pub(super) send_depth: u32,
@@ -56,13 +56,13 @@ pub(super) struct EndPlan {
 }
 
 /// Fields are dropped in this order: queue pairs before the objects that they use.
-pub(super) struct End {
-    pub(super) lanes: Vec<Lane>,
+pub(super) struct BenchEndpoint {
+    pub(super) groups: Vec<QpGroup>,
     pub(super) receives: Receives,
     cq: Box<dyn RawCq>,
     channel: Option<Arc<dyn CompChannel>>,
     pub(super) memory: Memory,
-    remote: Card,
+    remote: EndpointInfo,
     /// `true` if the memory of both ends may be polled for the last byte of a WRITE.
     pub(super) places_in_order: bool,
     pub(super) is_inline: bool,
@@ -73,14 +73,14 @@ pub(super) struct End {
     pub(super) wcs: [Wc; WCS],
 }
 
-impl End {
+impl BenchEndpoint {
     /// Connects to the process behind `control`, which executes the same steps.
-    pub(super) fn connect(nic: &Nic, control: &Control, plan: &EndPlan) -> Result<Self, RnicError> {
+    pub(super) fn connect(nic: &Nic, control: &Control, plan: &EndpointPlan) -> Result<Self, RnicError> {
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         access.set(Access::REMOTE_ATOMIC, plan.with_atomics);
         let memory = Memory::new(nic, plan.places, access)?;
         let channel = plan.sleeps.then(|| nic.context.create_comp_channel()).transpose()?;
-        let qps: u32 = plan.lanes.iter().map(|(_, count)| count).sum();
+        let qps: u32 = plan.groups.iter().map(|(_, count)| count).sum();
         let receives_each = plan.receives_each(qps, &nic.attr)?;
         let send_depth = plan.send_depth.min(nic.attr.max_qp_wr);
         let cqe = qps.saturating_mul(send_depth + receives_each).min(nic.attr.max_cqe);
@@ -98,9 +98,9 @@ impl End {
             access,
         };
         let srq = shared.as_ref().map(|(shared, _)| shared);
-        let rows = plan.lanes.iter().map(|lane| Row::new(nic, *lane, &*cq, config, srq));
+        let rows = plan.groups.iter().map(|group| UnconnectedQpGroup::new(nic, *group, &*cq, config, srq));
         let rows = rows.collect::<Result<Vec<_>, _>>()?;
-        let mine = Card {
+        let mine = EndpointInfo {
             memory: memory.region().remote(),
             stride_bytes: plan.places.stride_bytes(),
             qps: rows.iter().map(|row| row.infos(nic)).collect(),
@@ -111,14 +111,14 @@ impl End {
                 PeerError::Exchange("the other end has other places or queue pairs".to_owned()).into()
             );
         }
-        let lanes = rows.into_iter().zip(&remote.qps).map(|(row, remote)| row.connect(nic, remote));
-        let mut lanes = lanes.collect::<Result<Vec<_>, _>>()?;
-        for qp in lanes.iter_mut().flat_map(|lane| &mut lane.qps) {
+        let groups = rows.into_iter().zip(&remote.qps).map(|(row, remote)| row.connect(nic, remote));
+        let mut groups = groups.collect::<Result<Vec<_>, _>>()?;
+        for qp in groups.iter_mut().flat_map(|group| &mut group.qps) {
             qp.attach(Arc::clone(memory.region()));
         }
-        let receives = Receives::new(shared, &lanes, receives_each, plan, &memory);
+        let receives = Receives::new(shared, &groups, receives_each, plan, &memory);
         let mut end = Self {
-            lanes,
+            groups,
             receives,
             cq,
             channel,
@@ -136,10 +136,10 @@ impl End {
 
     /// Posts the receives, then waits until the other end has posted its own.
     fn start(&mut self, control: &Control) -> Result<(), RnicError> {
-        self.receives.post_all(&mut self.lanes)?;
+        self.receives.post_all(&mut self.groups)?;
         let region = self.memory.region();
         let mut qps =
-            self.lanes.iter().filter(|lane| lane.transport != Transport::Ud).flat_map(|lane| &lane.qps);
+            self.groups.iter().filter(|group| group.transport != Transport::Ud).flat_map(|group| &group.qps);
         let mine = Ready {
             places_in_order: qps.all(|qp| qp.places_in_order(region)),
             receives_each: self.receives.each(),
@@ -147,7 +147,7 @@ impl End {
         let theirs = handshake::exchange(control, &mine)?;
         self.places_in_order = mine.places_in_order && theirs.places_in_order;
         self.receives_there = theirs.receives_each;
-        self.introduce(control)
+        self.exchange_first_datagrams(control)
     }
 
     /// Checks that a WRITE may be detected by its last byte.
@@ -163,38 +163,38 @@ impl End {
         Remote { grant: &self.remote.memory, offset }
     }
 
-    /// Returns requests that queue pair `qp` of `lane` posts together, one for each element of `signalled`. A chain of
-    /// a connected lane can be used by all its queue pairs, one of datagrams only by `qp`.
+    /// Returns requests that queue pair `qp` of `group` posts together, one for each element of `signalled`. A chain of
+    /// a connected group can be used by all its queue pairs, one of datagrams only by `qp`.
     pub(super) fn chain(
         &self,
         operation: Operation,
-        (lane, qp): (usize, usize),
+        (group, qp): (usize, usize),
         local: LocalSlice,
         signalled: impl Iterator<Item = bool>,
     ) -> Result<Chain, RnicError> {
-        let (send, imm) = (self.lanes[lane].send(qp), operation.has_imm().then_some(0));
+        let (send, imm) = (self.groups[group].send(qp), operation.has_imm().then_some(0));
         let (operation, local) = (verb(operation, send, self.place_there(0)), &[local]);
         let of = |is_signalled| WorkRequest { operation, local, imm, is_signalled };
-        Ok(self.lanes[lane].qps[qp].chain(&signalled.map(of).collect::<Vec<_>>())?)
+        Ok(self.groups[group].qps[qp].chain(&signalled.map(of).collect::<Vec<_>>())?)
     }
 
     /// Posts one request to slot `to` of the other end. If it is signalled, its completion carries the index of the
-    /// queue pair, counted over all lanes.
+    /// queue pair, counted over all groups.
     pub(super) fn post(
         &mut self,
         operation: Operation,
-        (lane, qp): (usize, usize),
+        (group, qp): (usize, usize),
         local: LocalSlice,
         to: usize,
         is_signalled: bool,
     ) -> Result<(), RnicError> {
         let imm = operation.has_imm().then_some(to as u32);
-        let Self { lanes, remote, memory, .. } = self;
+        let Self { groups, remote, memory, .. } = self;
         let offset = memory.places().incoming_offset_bytes(to);
-        let operation = verb(operation, lanes[lane].send(qp), Remote { grant: &remote.memory, offset });
-        let tag = qp + lanes[..lane].iter().map(|lane| lane.qps.len()).sum::<usize>();
+        let operation = verb(operation, groups[group].send(qp), Remote { grant: &remote.memory, offset });
+        let tag = qp + groups[..group].iter().map(|group| group.qps.len()).sum::<usize>();
         let request = WorkRequest { operation, local: &[local], imm, is_signalled };
-        lanes[lane].qps[qp].post(&request, tag as u32)?;
+        groups[group].qps[qp].post(&request, tag as u32)?;
         Ok(())
     }
 
@@ -239,7 +239,7 @@ impl End {
     /// Records a completed signalled request.
     #[inline]
     pub(super) fn completed(&mut self, wc: &Wc) {
-        qp(&mut self.lanes, send_tag(wc) as usize).complete(wc);
+        qp(&mut self.groups, send_tag(wc) as usize).complete(wc);
     }
 
     /// Records one receive consumed by queue pair `qp`, and posts receives again when a batch has been consumed.
@@ -251,7 +251,7 @@ impl End {
     /// Records `count` receives consumed by queue pair `qp`.
     #[inline]
     pub(super) fn received_many(&mut self, qp: usize, count: u32) -> Result<(), RnicError> {
-        self.receives.consumed(qp, count, &mut self.lanes)
+        self.receives.consumed(qp, count, &mut self.groups)
     }
 }
 
@@ -267,27 +267,27 @@ fn verb<'a>(operation: Operation, send: Verb<'a>, at: Remote<'a>) -> Verb<'a> {
     }
 }
 
-/// Returns queue pair `index`, counted over all lanes.
+/// Returns queue pair `index`, counted over all groups.
 #[inline]
-pub(super) fn qp(lanes: &mut [Lane], index: usize) -> &mut QueuePair {
-    let (lane, qp) = lane_of(lanes, index);
-    &mut lanes[lane].qps[qp]
+pub(super) fn qp(groups: &mut [QpGroup], index: usize) -> &mut QueuePair {
+    let (group, qp) = group_of(groups, index);
+    &mut groups[group].qps[qp]
 }
 
-/// Returns the lane of queue pair `index`, counted over all lanes, and its index in that lane.
+/// Returns the group of queue pair `index`, counted over all groups, and its index in that group.
 #[inline]
-pub(super) fn lane_of(lanes: &[Lane], mut index: usize) -> (usize, usize) {
-    for (number, lane) in lanes.iter().enumerate() {
-        if index < lane.qps.len() {
+pub(super) fn group_of(groups: &[QpGroup], mut index: usize) -> (usize, usize) {
+    for (number, group) in groups.iter().enumerate() {
+        if index < group.qps.len() {
             return (number, index);
         }
-        index -= lane.qps.len();
+        index -= group.qps.len();
     }
     unreachable!("queue pairs are counted when they are made")
 }
 
 /// An endpoint, so that a `WaitSet` can wait for it.
-impl Endpoint for End {
+impl Endpoint for BenchEndpoint {
     fn progress(&mut self, _now: Nanos) -> Progress {
         self.found = self.poll();
         if matches!(self.found, Ok(0)) { Progress::IDLE } else { Progress::Again }
@@ -302,10 +302,10 @@ impl Endpoint for End {
     }
 }
 
-impl EndPlan {
+impl EndpointPlan {
     /// Returns the number of receives per queue pair for which the completion queue can hold all completions.
     fn receives_each(&self, qps: u32, device: &DeviceAttr) -> Result<u32, RnicError> {
-        let with_datagrams = self.lanes.iter().any(|(transport, _)| *transport == Transport::Ud);
+        let with_datagrams = self.groups.iter().any(|(transport, _)| *transport == Transport::Ud);
         let (receives, min) = match self.receives {
             // Introductions need receives.
             0 if with_datagrams => (INTRODUCTION_RECEIVES, 1),

@@ -1,12 +1,12 @@
 //! Requesters that each have one outstanding call, to a responder chosen at random: over connections of their own to
 //! all responders, or through a dispatcher.
 
-use super::callee::Request;
-use super::client::WRONG_ECHO;
+use super::callee::{Request, WRONG_ECHO};
 use super::{CallTask, Callee};
 use crate::experiments::ExperimentError;
+use farcall::rpc::{Dispatcher, Requester};
 use farcall_link::SplitMix64;
-use farcall_rpc::{AnyCaller, ClientOf, Dispatcher, Requester};
+use farcall_rpc::{AnyCaller, ClientOf};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -64,7 +64,7 @@ impl fmt::Display for Topology {
 }
 
 /// Transport of the calls.
-pub(super) trait Way {
+pub(super) trait CallTransport {
     /// Begins the requester's call.
     fn begin(
         &mut self,
@@ -93,7 +93,7 @@ impl<C: AnyCaller + ?Sized> Connections<'_, C> {
     }
 }
 
-impl<C: AnyCaller + ?Sized> Way for Connections<'_, C> {
+impl<C: AnyCaller + ?Sized> CallTransport for Connections<'_, C> {
     fn begin(
         &mut self,
         requester: usize,
@@ -134,7 +134,7 @@ impl Mailboxes {
     }
 }
 
-impl Way for Mailboxes {
+impl CallTransport for Mailboxes {
     fn begin(
         &mut self,
         requester: usize,
@@ -159,8 +159,8 @@ impl Way for Mailboxes {
 }
 
 /// All requesters of a client.
-pub(super) struct Crowd<W> {
-    way: W,
+pub(super) struct RequesterPool<W> {
+    transport: W,
     callee: Callee,
     request: Request,
     random: SplitMix64,
@@ -175,10 +175,10 @@ pub(super) struct Crowd<W> {
     taken: u64,
 }
 
-impl<W: Way> Crowd<W> {
-    pub(super) fn new(way: W, task: &CallTask, seed: u64) -> Self {
+impl<W: CallTransport> RequesterPool<W> {
+    pub(super) fn new(transport: W, task: &CallTask, seed: u64) -> Self {
         Self {
-            way,
+            transport,
             callee: task.callee,
             request: Request::new(task.callee),
             random: SplitMix64::new(seed),
@@ -196,19 +196,19 @@ impl<W: Way> Crowd<W> {
         while self.ahead < self.calls.len() {
             let before = self.ahead;
             for requester in 0..self.calls.len() {
-                self.look(requester)?;
+                self.poll_requester(requester)?;
             }
             if self.ahead == before {
-                self.way.idle();
+                self.transport.idle();
             }
         }
         self.ahead -= self.calls.len();
         Ok(())
     }
 
-    fn look(&mut self, requester: usize) -> Result<(), ExperimentError> {
+    fn poll_requester(&mut self, requester: usize) -> Result<(), ExperimentError> {
         if let Some(to) = self.calls[requester] {
-            if !self.way.has_ended(requester, to, self.callee)? {
+            if !self.transport.has_ended(requester, to, self.callee)? {
                 return Ok(());
             }
             let at_responder = &mut self.under_way[usize::from(to)];
@@ -217,7 +217,7 @@ impl<W: Way> Crowd<W> {
             self.ahead += 1;
         }
         let to = (self.random.next_u64() % self.under_way.len() as u64) as u16;
-        self.way.begin(requester, to, self.callee.method(), self.request.numbered(0))?;
+        self.transport.begin(requester, to, self.callee.method(), self.request.numbered(0))?;
         self.under_way[usize::from(to)] += 1;
         self.calls[requester] = Some(to);
         Ok(())
@@ -247,7 +247,7 @@ mod tests {
         to: Vec<u64>,
     }
 
-    impl Way for Orders {
+    impl CallTransport for Orders {
         fn begin(
             &mut self,
             requester: usize,
@@ -277,17 +277,17 @@ mod tests {
         let callee = Callee::Block { len_bytes: 64 };
         let task = CallTask { connections: requesters, topology, callee, ..CallTask::small("server-reply") };
         let orders = Orders { begun: VecDeque::new(), to: vec![0; responders.into()] };
-        let mut crowd = Crowd::new(orders, &task, 7);
+        let mut pool = RequesterPool::new(orders, &task, 7);
         for _ in 0..1_000 {
-            crowd.round().unwrap();
-            assert_eq!(crowd.way.begun.len(), requesters as usize);
-            assert_eq!(crowd.under_way.iter().sum::<u32>(), requesters);
+            pool.round().unwrap();
+            assert_eq!(pool.transport.begun.len(), requesters as usize);
+            assert_eq!(pool.under_way.iter().sum::<u32>(), requesters);
         }
-        let ended = crowd.ended();
+        let ended = pool.ended();
         assert!((12_000..12_012).contains(&ended), "{ended}");
-        assert!(crowd.way.to.iter().all(|calls| calls.abs_diff(3_000) < 300), "{:?}", crowd.way.to);
+        assert!(pool.transport.to.iter().all(|calls| calls.abs_diff(3_000) < 300), "{:?}", pool.transport.to);
         // The completing call, and a quarter of the other eleven.
         let expected = 1.0 - (1.0 + 11.0 / 4.0) / 12.0;
-        assert!((crowd.empty_share().unwrap() - expected).abs() < 0.02, "{:?}", crowd.empty_share());
+        assert!((pool.empty_share().unwrap() - expected).abs() < 0.02, "{:?}", pool.empty_share());
     }
 }

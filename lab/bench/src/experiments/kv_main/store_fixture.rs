@@ -1,12 +1,12 @@
 //! One server of Farcall's store with its records, and single runs against it under any front end over verbs.
 
 use super::figures::{Figure, Sample};
-use super::{ExperimentError, FrontEnd, KvMainPlan, Post, chosen_at, open};
-use crate::experiments::{Reach, Stage};
+use super::{ExperimentError, FrontEnd, KvMainPlan, ServerUnderTest, chosen_at, open};
+use crate::experiments::{ExperimentEnv, Reach};
 use crate::workload::{Distribution, RecordShape, Workload};
+use farcall::rpc::tune::Decision;
 use farcall::select::Selection;
 use farcall_link::BatchSizing;
-use farcall_rpc::tune::Decision;
 use std::fmt;
 
 /// Configuration of one run.
@@ -38,26 +38,26 @@ impl KvTask {
 }
 
 /// A server of the store with loaded records.
-pub(crate) struct Stand {
+pub(crate) struct StoreFixture {
     plan: KvMainPlan,
-    post: Post,
+    tested: ServerUnderTest,
 }
 
-impl Stand {
-    /// Starts a server with one partition for `front_end` on the stage's server core, and loads `records` into it. The
+impl StoreFixture {
+    /// Starts a server with one partition for `front_end` on the environment's server core, and loads `records` into it. The
     /// same server supports every preset.
     ///
     /// # Errors
     /// Returns an error if the server cannot be started, or if loading fails.
     pub(crate) fn open(
-        stage: &Stage,
+        env: &ExperimentEnv,
         nic: &Selection,
         records: u64,
         shape: RecordShape,
         front_end: FrontEnd,
     ) -> Result<Self, ExperimentError> {
         let plan = KvMainPlan {
-            stage: stage.clone(),
+            env: env.clone(),
             records,
             shape,
             workloads: Vec::new(),
@@ -69,8 +69,8 @@ impl Stand {
             front_ends: Vec::new(),
             reach: Reach { nic: nic.clone(), profile: None },
         };
-        let post = open(&plan, front_end)?;
-        Ok(Self { plan, post })
+        let tested = open(&plan, front_end)?;
+        Ok(Self { plan, tested })
     }
 
     /// Returns the library's choice at this server.
@@ -78,8 +78,8 @@ impl Stand {
     /// # Errors
     /// Returns an error if the server cannot be reached.
     pub(crate) fn chosen(&mut self) -> Result<Option<Decision>, ExperimentError> {
-        self.post.front_end = FrontEnd::Auto;
-        chosen_at(&self.plan, &self.post)
+        self.tested.front_end = FrontEnd::Auto;
+        chosen_at(&self.plan, &self.tested)
     }
 
     /// Connects, runs the load and disconnects. Adds detected faults to `problems`.
@@ -92,8 +92,8 @@ impl Stand {
         repetition: u32,
         problems: &mut Vec<String>,
     ) -> Result<Sample, ExperimentError> {
-        self.post.front_end = task.front_end;
+        self.tested.front_end = task.front_end;
         self.plan.connections = task.connections;
-        Sample::take(&self.plan, &task.figure(), &mut self.post, repetition, problems)
+        Sample::take(&self.plan, &task.figure(), &mut self.tested, repetition, problems)
     }
 }

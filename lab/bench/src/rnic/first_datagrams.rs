@@ -2,7 +2,7 @@
 //! destination, and may drop further datagrams in the meantime.
 
 use super::RnicError;
-use super::end::{End, lane_of};
+use super::endpoint::{BenchEndpoint, group_of};
 use super::handshake;
 use super::memory::FILL;
 use super::operation::Operation;
@@ -15,15 +15,15 @@ use std::time::Instant;
 /// Maximum number of rounds in which introductions are sent.
 const ROUNDS: u32 = 40;
 
-/// Queue pairs, counted over all lanes, that have not received an introduction. Each introduction sent to them is
+/// Queue pairs, counted over all groups, that have not received an introduction. Each introduction sent to them is
 /// awaited, even if one of an earlier round arrives in the meantime: none may arrive during the measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Missing(Vec<usize>);
 
-impl End {
+impl BenchEndpoint {
     /// Sends a datagram over each datagram queue pair and waits for that of the other end. Lost datagrams are sent
     /// again.
-    pub(super) fn introduce(&mut self, control: &Control) -> Result<(), RnicError> {
+    pub(super) fn exchange_first_datagrams(&mut self, control: &Control) -> Result<(), RnicError> {
         let mut mine = Missing(self.datagram_qps());
         if mine.0.is_empty() {
             return Ok(());
@@ -45,7 +45,7 @@ impl End {
     }
 
     fn datagram_qps(&self) -> Vec<usize> {
-        let transports = self.lanes.iter().flat_map(|lane| lane.qps.iter().map(|_| lane.transport));
+        let transports = self.groups.iter().flat_map(|group| group.qps.iter().map(|_| group.transport));
         transports
             .enumerate()
             .filter(|(_, transport)| *transport == Transport::Ud)
@@ -56,7 +56,7 @@ impl End {
     fn say_hello(&mut self, qp: usize, round: u32) -> Result<(), RnicError> {
         self.memory.mark_outgoing(0, FILL);
         let place = self.memory.outgoing(0);
-        self.post(Operation::SendImm, lane_of(&self.lanes, qp), place, round as usize, true)
+        self.post(Operation::SendImm, group_of(&self.groups, qp), place, round as usize, true)
     }
 
     /// Handles the completions of `sent` introductions and the other end's introductions of this round, as far as they

@@ -5,16 +5,16 @@ use super::service::Answers;
 use super::{failed, open, waiting};
 use crate::measure::{LatencyRecorder, cpu_time, keep_thread_on, pin_thread, resident_bytes};
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
-use crate::streams::Way;
+use crate::streams::WaitMode;
 use bytes::Bytes;
+use farcall::grpc::{Channel, GrpcOptions, Server, Services};
 use farcall::select::{SelectedNic, Selection};
+use farcall::stream::{StreamConfig, StreamOptions};
 use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_client::EchoClient;
 use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
 use farcall_echo::v1::echo_server::EchoServer;
-use farcall_grpc::{Channel, GrpcOptions, Server, Services};
 use farcall_link::Nic;
-use farcall_stream::{StreamConfig, StreamOptions};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::fmt;
@@ -47,9 +47,9 @@ pub enum Calls {
 
 /// Configuration of clients and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CrowdTask {
-    /// Wait strategy of the server; [`Way::Tcp`] is tonic over TCP.
-    pub way: Way,
+pub struct ClientPoolTask {
+    /// Wait strategy of the server; [`WaitMode::Tcp`] is tonic over TCP.
+    pub mode: WaitMode,
     /// Number of clients.
     pub clients: usize,
     /// Calls of each client.
@@ -60,7 +60,7 @@ pub struct CrowdTask {
     pub answer_bytes: usize,
     /// Pause of a client after a response.
     pub interval: Duration,
-    /// Number of poller threads of [`Way::Bpev`].
+    /// Number of poller threads of [`WaitMode::Bpev`].
     pub pollers: usize,
     /// Time that its workers poll; if `None`, it is measured.
     pub bp_timeout_us: Option<u32>,
@@ -68,12 +68,12 @@ pub struct CrowdTask {
     pub ring_bytes: Option<usize>,
 }
 
-impl CrowdTask {
+impl ClientPoolTask {
     /// Returns a task with one client without a pause, and a server with this wait strategy and one poller.
     #[must_use]
-    pub fn of(way: Way, calls: Calls, request_bytes: usize, answer_bytes: usize) -> Self {
+    pub fn of(mode: WaitMode, calls: Calls, request_bytes: usize, answer_bytes: usize) -> Self {
         Self {
-            way,
+            mode,
             clients: 1,
             calls,
             request_bytes,
@@ -94,30 +94,30 @@ impl CrowdTask {
     }
 }
 
-impl fmt::Display for CrowdTask {
+impl fmt::Display for ClientPoolTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { way, clients, request_bytes, answer_bytes, .. } = self;
-        write!(f, "gRPC, {way}, {clients} clients, {request_bytes} B and {answer_bytes} B")
+        let Self { mode, clients, request_bytes, answer_bytes, .. } = self;
+        write!(f, "gRPC, {mode}, {clients} clients, {request_bytes} B and {answer_bytes} B")
     }
 }
 
 /// Task of the serving process.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct CrowdServer {
-    task: CrowdTask,
+pub struct ClientPoolServer {
+    task: ClientPoolTask,
     selection: Selection,
     /// Cores shared by pollers and workers.
     cores: Vec<usize>,
 }
 
-impl PeerTask for CrowdServer {
-    const KIND: &'static str = "grpc-crowd";
+impl PeerTask for ClientPoolServer {
+    const KIND: &'static str = "grpc-client-pool";
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
         keep_thread_on(&self.cores)?;
         // BP has one thread per connection; the other strategies have one worker.
-        let mut builder = match self.task.way {
-            Way::Bp => tokio::runtime::Builder::new_multi_thread(),
+        let mut builder = match self.task.mode {
+            WaitMode::Bp => tokio::runtime::Builder::new_multi_thread(),
             _ => tokio::runtime::Builder::new_current_thread(),
         };
         let runtime =
@@ -128,15 +128,15 @@ impl PeerTask for CrowdServer {
                 place.ready()?;
                 peer::send(place.control(), &address)
             };
-            if self.task.way == Way::Tcp {
+            if self.task.mode == WaitMode::Tcp {
                 let incoming = TcpIncoming::bind(any).map_err(failed)?.with_nodelay(Some(true));
                 ready(incoming.local_addr().map_err(failed)?)?;
                 let server = Http2Server::builder().add_service(EchoServer::new(Answers));
                 return server.serve_with_incoming(incoming).await.map_err(failed);
             }
             let options = GrpcOptions::default().stream({
-                let CrowdTask { way, pollers, bp_timeout_us, .. } = self.task;
-                waiting::serving(way, pollers, bp_timeout_us, self.task.streams())?
+                let ClientPoolTask { mode, pollers, bp_timeout_us, .. } = self.task;
+                waiting::serving(mode, pollers, bp_timeout_us, self.task.streams())?
             });
             let server = Server::bind(&open(&self.selection)?, any, options).map_err(failed)?;
             let server = server.direct(echo_direct::methods(Arc::new(Answers)));
@@ -149,7 +149,7 @@ impl PeerTask for CrowdServer {
 
 /// Results of a measurement.
 #[derive(Debug, Clone)]
-pub struct Crowd {
+pub struct ClientPool {
     /// Time from a request to its response.
     pub latencies: LatencyRecorder,
     /// Responses a second of all clients.
@@ -162,7 +162,7 @@ pub struct Crowd {
 
 /// State shared by the clients.
 struct Run {
-    task: CrowdTask,
+    task: ClientPoolTask,
     is_recorded: Cell<bool>,
     is_over: Cell<bool>,
     request: Bytes,
@@ -207,10 +207,14 @@ type Clients = Vec<tokio::task::JoinHandle<Result<LatencyRecorder, PeerError>>>;
 ///
 /// # Errors
 /// Returns an error if the other end cannot be started, if a call fails, or if a response is wrong.
-pub fn crowd(task: CrowdTask, chosen: &SelectedNic, plan: &PairPlan) -> Result<Crowd, PeerError> {
+pub fn client_pool(
+    task: ClientPoolTask,
+    chosen: &SelectedNic,
+    plan: &PairPlan,
+) -> Result<ClientPool, PeerError> {
     pin_thread(plan.client_core)?;
     let cores = vec![plan.server_core];
-    let server = CrowdServer { task, selection: chosen.selection.clone(), cores };
+    let server = ClientPoolServer { task, selection: chosen.selection.clone(), cores };
     let server = plan.launcher.start(&server, plan.server_core, &[])?;
     let address: SocketAddr = peer::receive(server.control())?;
     // The bytes differ from their neighbours, so that a truncated or shifted response is detected.
@@ -222,7 +226,7 @@ pub fn crowd(task: CrowdTask, chosen: &SelectedNic, plan: &PairPlan) -> Result<C
         request: request.into(),
     });
     super::runtime()?.block_on(LocalSet::new().run_until(async {
-        let clients = if task.way == Way::Tcp {
+        let clients = if task.mode == WaitMode::Tcp {
             tcp_clients(&run, address).await?
         } else {
             let nic = chosen.nic.clone();
@@ -243,7 +247,7 @@ pub fn crowd(task: CrowdTask, chosen: &SelectedNic, plan: &PairPlan) -> Result<C
             latencies.add(&client.await.map_err(failed)??);
         }
         let per_second = latencies.count() as f64 / elapsed.as_secs_f64();
-        Ok(Crowd { latencies, per_second, cores, memory_bytes })
+        Ok(ClientPool { latencies, per_second, cores, memory_bytes })
     }))
 }
 
@@ -264,7 +268,7 @@ async fn tcp_clients(run: &Rc<Run>, address: SocketAddr) -> Result<Clients, Peer
 
 async fn native_clients(run: &Rc<Run>, nic: &Nic, address: SocketAddr) -> Result<Clients, PeerError> {
     let mut clients = Vec::new();
-    let streams = waiting::calling(run.task.way, run.task.bp_timeout_us, run.task.streams());
+    let streams = waiting::calling(run.task.mode, run.task.bp_timeout_us, run.task.streams());
     for number in 0..run.task.clients {
         let options = GrpcOptions::default().stream(streams.clone());
         let channel = Channel::connect(nic, address, options).await.map_err(failed)?;

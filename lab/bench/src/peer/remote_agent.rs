@@ -7,7 +7,8 @@
 
 use super::control::{Control, receive, send};
 use super::{Order, Peer, PeerError, PeerTask, Process};
-use crate::experiments::server::{Ready, Service};
+use crate::experiments::ready::Ready;
+use crate::experiments::service::Service;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
@@ -27,7 +28,7 @@ const FOREIGN_LEN_MAX: usize = 200;
 
 /// Request of a connection.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Wish {
+pub(super) enum AgentRequest {
     /// Begins a run. The reply is [`Begun`].
     Run,
     /// Starts a peer. The reply is its number.
@@ -68,22 +69,22 @@ pub(super) struct StopServer;
 
 /// A run at a server half, at which processes can be started; plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Far {
+pub struct RemoteAgent {
     address: SocketAddr,
     run: u64,
 }
 
 /// A process at the server half, which exists as long as the control stream that was returned with it.
 #[derive(Debug, Clone)]
-pub(crate) struct FarProcess {
-    far: Far,
+pub(crate) struct RemoteProcess {
+    agent: RemoteAgent,
     number: u32,
 }
 
 /// A run at a server half, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Run {
-    far: Far,
+    agent: RemoteAgent,
     about: Vec<(String, String)>,
     control: Control,
 }
@@ -94,15 +95,15 @@ impl Run {
     /// # Errors
     /// Returns an error if there is no server half, or if it is of another version or busy.
     pub fn begin(address: SocketAddr) -> Result<Self, PeerError> {
-        let (Begun { run, about }, control) = ask(address, &Wish::Run)?;
+        let (Begun { run, about }, control) = ask(address, &AgentRequest::Run)?;
         let about = about.into_iter().map(|(name, value)| (shown(&name), shown(&value))).collect();
-        Ok(Self { far: Far { address, run }, about, control })
+        Ok(Self { agent: RemoteAgent { address, run }, about, control })
     }
 
     /// Returns the run, for starting processes.
     #[must_use]
-    pub fn far(&self) -> &Far {
-        &self.far
+    pub fn agent(&self) -> &RemoteAgent {
+        &self.agent
     }
 
     /// Returns the conditions of the server half's host.
@@ -118,7 +119,7 @@ impl Run {
     }
 }
 
-impl Far {
+impl RemoteAgent {
     /// Returns the server half's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -127,25 +128,25 @@ impl Far {
 
     /// Starts a peer and waits until it is ready.
     pub(super) fn peer<T: PeerTask>(&self, task: &T) -> Result<Peer, PeerError> {
-        let wish = Wish::Peer { run: self.run, order: Order::of(task)? };
-        let (number, control) = ask(self.address, &wish)?;
-        let process = Process::There(FarProcess { far: self.clone(), number });
+        let request = AgentRequest::Peer { run: self.run, order: Order::of(task)? };
+        let (number, control) = ask(self.address, &request)?;
+        let process = Process::There(RemoteProcess { agent: self.clone(), number });
         Peer { process, control }.when_ready()
     }
 
     /// Starts a server.
-    pub(crate) fn serve(&self, service: &Service) -> Result<(FarProcess, Control, Ready), PeerError> {
-        let wish = Wish::Serve { run: self.run, service: service.clone() };
-        let ((number, ready), control) = ask(self.address, &wish)?;
-        Ok((FarProcess { far: self.clone(), number }, control, ready))
+    pub(crate) fn serve(&self, service: &Service) -> Result<(RemoteProcess, Control, Ready), PeerError> {
+        let request = AgentRequest::Serve { run: self.run, service: service.clone() };
+        let ((number, ready), control) = ask(self.address, &request)?;
+        Ok((RemoteProcess { agent: self.clone(), number }, control, ready))
     }
 }
 
-impl FarProcess {
+impl RemoteProcess {
     /// Returns the CPU time that the process has used, as reported by the server half.
     pub(crate) fn cpu_time(&self) -> Result<Duration, PeerError> {
-        let wish = Wish::CpuTime { run: self.far.run, process: self.number };
-        ask(self.far.address, &wish).map(|(time, _)| time)
+        let request = AgentRequest::CpuTime { run: self.agent.run, process: self.number };
+        ask(self.agent.address, &request).map(|(time, _)| time)
     }
 }
 
@@ -157,23 +158,25 @@ pub(crate) fn stop_server(control: &Control) -> Result<(), PeerError> {
 }
 
 /// Connects, sends a request and waits for the reply.
-fn ask<T: DeserializeOwned>(address: SocketAddr, wish: &Wish) -> Result<(T, Control), PeerError> {
+fn ask<T: DeserializeOwned>(address: SocketAddr, request: &AgentRequest) -> Result<(T, Control), PeerError> {
     let unreachable = |source| PeerError::Unreachable { address, source };
     let stream = TcpStream::connect_timeout(&address, GREETING_PATIENCE).map_err(unreachable)?;
     let control = Control::of_tcp(stream).map_err(unreachable)?;
     control.set_patience(Some(GREETING_PATIENCE)).map_err(unreachable)?;
     (&control).write_all(greeting().as_bytes()).map_err(unreachable)?;
     let said =
-        read_greeting(&control).map_err(|_| PeerError::Stranger { address, said: "nothing".into() })?;
-    match judge(&said) {
-        Greeted::Alike => {}
-        Greeted::OtherVersion => {
+        read_greeting(&control).map_err(|_| PeerError::UnexpectedPeer { address, said: "nothing".into() })?;
+    match check_greeting(&said) {
+        GreetingCheck::Alike => {}
+        GreetingCheck::OtherVersion => {
             return Err(PeerError::Version { address, theirs: shown(&said), mine: shown(&greeting()) });
         }
-        Greeted::Stranger => return Err(PeerError::Stranger { address, said: shown(&said) }),
+        GreetingCheck::UnexpectedPeer => {
+            return Err(PeerError::UnexpectedPeer { address, said: shown(&said) });
+        }
     }
     control.set_patience(Some(ANSWER_PATIENCE)).map_err(unreachable)?;
-    send(&control, wish)?;
+    send(&control, request)?;
     let answer: Result<T, String> =
         receive(&control).map_err(|error| PeerError::Lost { address, why: error.to_string() })?;
     let answer = answer.map_err(|why| PeerError::Refused { address, why: shown(&why) })?;
@@ -187,20 +190,20 @@ pub(super) fn greeting() -> String {
 
 /// Kinds of received greetings.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Greeted {
+pub(super) enum GreetingCheck {
     Alike,
     OtherVersion,
-    Stranger,
+    UnexpectedPeer,
 }
 
 /// Classifies a received greeting.
-pub(super) fn judge(said: &str) -> Greeted {
+pub(super) fn check_greeting(said: &str) -> GreetingCheck {
     if said == greeting() {
-        Greeted::Alike
+        GreetingCheck::Alike
     } else if said.starts_with("farcall-bench ") {
-        Greeted::OtherVersion
+        GreetingCheck::OtherVersion
     } else {
-        Greeted::Stranger
+        GreetingCheck::UnexpectedPeer
     }
 }
 
@@ -227,9 +230,9 @@ mod tests {
 
     #[test]
     fn classifies_greetings_of_versions_and_other_programs() {
-        assert_eq!(judge(&greeting()), Greeted::Alike);
-        assert_eq!(judge("farcall-bench 0 0.0.9\n"), Greeted::OtherVersion);
-        assert_eq!(judge("HTTP/1.1 400 Bad Request\r\n"), Greeted::Stranger);
+        assert_eq!(check_greeting(&greeting()), GreetingCheck::Alike);
+        assert_eq!(check_greeting("farcall-bench 0 0.0.9\n"), GreetingCheck::OtherVersion);
+        assert_eq!(check_greeting("HTTP/1.1 400 Bad Request\r\n"), GreetingCheck::UnexpectedPeer);
         assert!(greeting().len() <= GREETING_LEN_BYTES_MAX);
     }
 

@@ -13,56 +13,56 @@ use std::sync::Arc;
 
 /// Task that grants a region, sleeps while the region is read and written, and reports its content at the end.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Donor {
+pub struct MemoryServer {
     selection: Selection,
     pages: Pages,
     connections: usize,
 }
 
-/// Region that a donor grants, and its queue pairs.
+/// Region that a memory server grants, and its queue pairs.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Card {
+pub(super) struct MemoryServerInfo {
     pub(super) qps: Vec<QpInfo>,
     pub(super) grant: RemoteRegion,
 }
 
-/// Sent when the donor's queue pairs are connected.
+/// Sent when the memory server's queue pairs are connected.
 #[derive(Debug, Serialize, Deserialize)]
 struct Connected;
 
-/// Requests a report of the content of the donor's memory.
+/// Requests a report of the content of the memory server's memory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stop;
 
-/// Content of a donor's memory.
+/// Content of a memory server's memory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Found {
     written: u64,
     wrong: Option<u64>,
 }
 
-impl PeerTask for Donor {
-    const KIND: &'static str = "remio-donor";
+impl PeerTask for MemoryServer {
+    const KIND: &'static str = "remio-memory-server";
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
-        self.donate(&place).map_err(|error| PeerError::Part(error.to_string()))
+        self.serve(&place).map_err(|error| PeerError::Part(error.to_string()))
     }
 }
 
-/// Maximum number of queue pairs of a donor.
+/// Maximum number of queue pairs of a memory server.
 const CONNECTIONS_MAX: usize = 1024;
 
-impl Donor {
+impl MemoryServer {
     /// Rejects tasks that no measurement requests.
     fn check(&self) -> Result<(), ExperimentError> {
         self.pages.check()?;
         match self.connections {
             1..=CONNECTIONS_MAX => Ok(()),
-            many => Err(format!("a donor has 1 to {CONNECTIONS_MAX} queue pairs, not {many}").into()),
+            many => Err(format!("a memory server has 1 to {CONNECTIONS_MAX} queue pairs, not {many}").into()),
         }
     }
 
-    fn donate(&self, place: &PeerPlace) -> Result<(), ExperimentError> {
+    fn serve(&self, place: &PeerPlace) -> Result<(), ExperimentError> {
         let Self { selection, pages, connections } = self;
         // The task may have been sent by another host, so it is checked again.
         self.check()?;
@@ -78,7 +78,7 @@ impl Donor {
         let mut target = Target::new(&nic, Arc::clone(&memory), *connections)?;
         place.ready()?;
         let control = place.control();
-        send(control, &Card { qps: target.infos(), grant: target.grant() })?;
+        send(control, &MemoryServerInfo { qps: target.infos(), grant: target.grant() })?;
         target.connect(&receive::<Vec<QpInfo>>(control)?)?;
         send(control, &Connected)?;
         if receive::<Stop>(control).is_err() {
@@ -102,7 +102,7 @@ impl Donor {
     }
 }
 
-/// Starts donors, each with the same number of queue pairs, on the server core; they sleep.
+/// Starts memory servers, each with the same number of queue pairs, on the server core; they sleep.
 pub(super) fn start(
     chosen: &SelectedNic,
     plan: &PairPlan,
@@ -110,31 +110,37 @@ pub(super) fn start(
     count: u32,
     connections: usize,
 ) -> Result<Vec<Peer>, PeerError> {
-    let donor = Donor { selection: chosen.selection.clone(), pages, connections };
-    (0..count).map(|_| plan.start(&donor)).collect()
+    let server = MemoryServer { selection: chosen.selection.clone(), pages, connections };
+    (0..count).map(|_| plan.start(&server)).collect()
 }
 
-/// Connects queue pairs with those of the donor.
-pub(super) fn meet(
-    donor: &Peer,
-    connect: impl FnOnce(&Card) -> Result<Vec<QpInfo>, ExperimentError>,
+/// Connects queue pairs with those of the memory server.
+pub(super) fn connect_to(
+    server: &Peer,
+    connect: impl FnOnce(&MemoryServerInfo) -> Result<Vec<QpInfo>, ExperimentError>,
 ) -> Result<(), ExperimentError> {
-    let infos = connect(&receive(donor.control())?)?;
-    send(donor.control(), &infos)?;
-    let Connected = receive(donor.control())?;
+    let infos = connect(&receive(server.control())?)?;
+    send(server.control(), &infos)?;
+    let Connected = receive(server.control())?;
     Ok(())
 }
 
-/// Compares the donor's memory with the completed WRITEs. Called when no request is outstanding.
-pub(super) fn check(donor: &Peer, written: &Written) -> Result<(), ExperimentError> {
-    send(donor.control(), &Stop)?;
-    let found: Found = receive(donor.control())?;
+/// Compares the memory server's memory with the completed WRITEs. Called when no request is outstanding.
+pub(super) fn check(server: &Peer, written: &Written) -> Result<(), ExperimentError> {
+    send(server.control(), &Stop)?;
+    let found: Found = receive(server.control())?;
     if let Some(page) = found.wrong {
-        return Err(format!("wrong bytes: page {page} of the donor holds what does not belong there").into());
+        return Err(format!(
+            "wrong bytes: page {page} of the memory server holds what does not belong there"
+        )
+        .into());
     }
     if found.written != written.count() {
         let (found, wanted) = (found.written, written.count());
-        return Err(format!("wrong bytes: the donor has {found} written pages; {wanted} were written").into());
+        return Err(format!(
+            "wrong bytes: the memory server has {found} written pages; {wanted} were written"
+        )
+        .into());
     }
     Ok(())
 }

@@ -10,14 +10,14 @@ const NEAR: f64 = 0.9;
 
 /// A preset, or [`AUTO`], with its operations a second in each repetition.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Contender {
+pub(crate) struct RankedPreset {
     pub(crate) preset: &'static str,
     /// Preset that the library chose; `None` if the preset was specified.
     pub(crate) chosen: Option<String>,
     pub(crate) per_second: Vec<f64>,
 }
 
-impl Contender {
+impl RankedPreset {
     /// Creates it from samples of calls.
     pub(crate) fn of_calls(preset: &'static str, samples: &[CallSample]) -> Self {
         let choice = samples.iter().find_map(|sample| sample.choice.as_ref());
@@ -39,15 +39,15 @@ impl Contender {
 }
 
 /// Returns the measured presets, the fastest first, without [`AUTO`].
-pub(crate) fn ranked(contenders: &[Contender]) -> Vec<&Contender> {
-    let is_ranked = |it: &&Contender| it.preset != AUTO && it.median().is_finite();
-    let mut ranked: Vec<&Contender> = contenders.iter().filter(is_ranked).collect();
+pub(crate) fn ranked(presets_measured: &[RankedPreset]) -> Vec<&RankedPreset> {
+    let is_ranked = |it: &&RankedPreset| it.preset != AUTO && it.median().is_finite();
+    let mut ranked: Vec<&RankedPreset> = presets_measured.iter().filter(is_ranked).collect();
     ranked.sort_by(|a, b| b.median().total_cmp(&a.median()));
     ranked
 }
 
 /// Returns the ratio of the chosen preset to the best one found, for each workload. `None` if the library chose none.
-pub(crate) fn auto_beside_the_best(workloads: &[(String, Vec<Contender>)]) -> Option<Table> {
+pub(crate) fn auto_beside_the_best(workloads: &[(String, Vec<RankedPreset>)]) -> Option<Table> {
     let columns = vec![
         Column::new("workload", "workload"),
         Column::new("best", "best preset"),
@@ -60,9 +60,9 @@ pub(crate) fn auto_beside_the_best(workloads: &[(String, Vec<Contender>)]) -> Op
     ];
     let mut table =
         Table::new("What the library chooses, beside the best preset of an exhaustive search", columns);
-    for (workload, contenders) in workloads {
-        let auto = contenders.iter().find(|it| it.preset == AUTO);
-        let (Some(auto), Some(best)) = (auto, ranked(contenders).first().copied()) else { continue };
+    for (workload, presets_measured) in workloads {
+        let auto = presets_measured.iter().find(|it| it.preset == AUTO);
+        let (Some(auto), Some(best)) = (auto, ranked(presets_measured).first().copied()) else { continue };
         let Some(ratio) = auto.over(best) else { continue };
         let chosen = auto.chosen.as_deref().map_or(Cell::None, Cell::from);
         let mut row = vec![workload.as_str().into(), best.preset.into(), chosen];
@@ -91,14 +91,14 @@ pub(crate) const AUTO_NOTE: &str = "auto/best: medians of ratios taken repetitio
 mod tests {
     use super::*;
 
-    fn contender(preset: &'static str, per_second: &[f64]) -> Contender {
+    fn ranked_preset(preset: &'static str, per_second: &[f64]) -> RankedPreset {
         let chosen = (preset == AUTO).then(|| "fetch".to_owned());
-        Contender { preset, chosen, per_second: per_second.to_vec() }
+        RankedPreset { preset, chosen, per_second: per_second.to_vec() }
     }
 
     fn verdict(auto: &[f64]) -> String {
-        let others = [contender("rf-rpc", &[50.0; 6]), contender("fetch", &[100.0; 6])];
-        let all = [contender(AUTO, auto)].into_iter().chain(others).collect();
+        let others = [ranked_preset("rf-rpc", &[50.0; 6]), ranked_preset("fetch", &[100.0; 6])];
+        let all = [ranked_preset(AUTO, auto)].into_iter().chain(others).collect();
         let table = auto_beside_the_best(&[("w".to_owned(), all)]).unwrap();
         let row = &table.rows()[0];
         assert_eq!((&row[1], &row[2]), (&Cell::from("fetch"), &Cell::from("fetch")));
@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn omits_the_table_without_a_choice_and_unmeasured_ranks() {
-        let all = [contender("rf-rpc", &[1.0]), contender("herd", &[]), contender("fetch", &[2.0])];
+        let all =
+            [ranked_preset("rf-rpc", &[1.0]), ranked_preset("herd", &[]), ranked_preset("fetch", &[2.0])];
         assert_eq!(ranked(&all).iter().map(|it| it.preset).collect::<Vec<_>>(), ["fetch", "rf-rpc"]);
         assert!(auto_beside_the_best(&[("w".to_owned(), all.to_vec())]).is_none());
     }

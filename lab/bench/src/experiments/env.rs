@@ -13,7 +13,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(&str) -> bool;
 
 /// Common settings of an experiment's measurements.
 #[derive(Debug, Clone)]
-pub struct Stage {
+pub struct ExperimentEnv {
     /// Launcher of this program for peer processes.
     pub launcher: PeerLauncher,
     /// Core of the serving end.
@@ -52,8 +52,8 @@ const HALVES_NOTICE: &str =
 /// Minimum scale, below which figures are meaningless.
 const SCALE_MIN: f64 = 0.125;
 
-impl Stage {
-    /// Creates a stage on the first two cores that this process may use.
+impl ExperimentEnv {
+    /// Creates a env on the first two cores that this process may use.
     ///
     /// # Errors
     /// Returns an error if the system does not report those cores.
@@ -75,13 +75,13 @@ impl Stage {
         })
     }
 
-    /// Returns the stage with its serving end at a server half.
+    /// Returns the env with its serving end at a server half.
     #[must_use]
     pub fn with_server_half(self, run: Run) -> Self {
         Self { run: Some(Arc::new(run)), ..self }
     }
 
-    /// Returns the stage with a deadline `limit` from now, at which it ends, complete or not.
+    /// Returns the env with a deadline `limit` from now, at which it ends, complete or not.
     #[must_use]
     pub(crate) fn ending_within(self, limit: Duration) -> Self {
         Self { deadline: Some(Instant::now() + limit), ..self }
@@ -113,19 +113,19 @@ impl Stage {
         self.run.as_deref()
     }
 
-    /// Scales a time other than the measurements themselves: returns `usual`, or less if the stage's measurements are
+    /// Scales a time other than the measurements themselves: returns `usual`, or less if the environment's measurements are
     /// shorter than the default.
     #[must_use]
     pub fn scaled(&self, usual: Duration) -> Duration {
         usual.mul_f64(self.duration.div_duration_f64(USUAL_DURATION).clamp(SCALE_MIN, 1.0))
     }
 
-    /// Returns the stage with times divided by `parts`, for experiments with many measurements.
+    /// Returns the env with times divided by `parts`, for experiments with many measurements.
     #[must_use]
     pub fn shortened(&self, parts: u32) -> Self {
-        let mut stage = self.clone();
-        (stage.warm_up, stage.duration) = (self.warm_up / parts, self.duration / parts);
-        stage
+        let mut env = self.clone();
+        (env.warm_up, env.duration) = (self.warm_up / parts, self.duration / parts);
+        env
     }
 
     /// Returns the plan of one measurement on these cores.
@@ -134,14 +134,14 @@ impl Stage {
         PairPlan {
             launcher: self.launcher.clone(),
             server_core: self.server_core,
-            server_half: self.run.as_ref().map(|run| run.far().clone()),
+            server_half: self.run.as_ref().map(|run| run.agent().clone()),
             client_core: self.client_core,
             warm_up: self.warm_up,
             duration: self.duration,
         }
     }
 
-    /// Returns the conditions of every figure taken on this stage.
+    /// Returns the conditions of every figure taken on this env.
     #[must_use]
     pub fn conditions(&self) -> Conditions {
         let mut conditions = Conditions::of_this_machine();
@@ -151,7 +151,7 @@ impl Stage {
             let about: Vec<_> = run.about().iter().map(|(name, value)| format!("{name} {value}")).collect();
             let about = about.join(", ");
             let told = "told its own CPU time";
-            conditions.push("server half", format!("{} ({about}): {told}", run.far().address()));
+            conditions.push("server half", format!("{} ({about}): {told}", run.agent().address()));
         } else {
             conditions.push(
                 "pinning",
@@ -256,7 +256,7 @@ impl Stage {
                         if let Some(run) = self.run.as_ref().filter(|run| run.is_lost()) {
                             report
                                 .problems
-                                .push(format!("the server half at {} is gone", run.far().address()));
+                                .push(format!("the server half at {} is gone", run.agent().address()));
                         }
                         return Ok(false);
                     }
@@ -283,7 +283,7 @@ mod tests {
     /// Measures until the measurement with this number fails. Returns the number of measurements, whether all were
     /// taken, and the report.
     fn interleave_until(fails: u32) -> Result<(u32, bool, Report), &'static str> {
-        let stage = Stage::new(3, Duration::from_millis(1), 0).unwrap();
+        let env = ExperimentEnv::new(3, Duration::from_millis(1), 0).unwrap();
         let mut report = Report::default();
         let mut taken = 0;
         let mut measure = |_: &mut &str, _, _: &mut Report| {
@@ -294,21 +294,16 @@ mod tests {
             Ok(())
         };
         let mut lines = ["a", "b"];
-        let is_complete = stage.interleave(
-            &mut lines,
-            &mut report,
-            &mut |_| true,
-            |line| (*line).to_owned(),
-            &mut measure,
-        )?;
+        let is_complete =
+            env.interleave(&mut lines, &mut report, &mut |_| true, |line| (*line).to_owned(), &mut measure)?;
         Ok((taken, is_complete, report))
     }
 
     #[test]
     fn other_times_shrink_with_short_measurements_and_never_grow() {
         let scaled = |duration_ms| {
-            let stage = Stage::new(1, Duration::from_millis(duration_ms), 0).unwrap();
-            stage.scaled(Duration::from_millis(800)).as_millis()
+            let env = ExperimentEnv::new(1, Duration::from_millis(duration_ms), 0).unwrap();
+            env.scaled(Duration::from_millis(800)).as_millis()
         };
         assert_eq!([1, 50, 200, 400, 5_000].map(scaled), [100, 100, 400, 800, 800]);
     }
