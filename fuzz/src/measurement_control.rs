@@ -6,7 +6,7 @@
 use farcall_bench::peer::fuzzing::{ParsedRequest, greeting, is_an_answer, parse_request};
 
 /// Maximum length of a request in bytes.
-const WISH_LEN_BYTES_MAX: usize = 64 << 10;
+const REQUEST_LEN_BYTES_MAX: usize = 64 << 10;
 /// Arguments of a server other than numbers and addresses.
 const WORDS: [&str; 21] = [
     "--json",
@@ -40,7 +40,7 @@ pub fn run(input: &[u8]) {
     };
     match parse_request(&said) {
         ParsedRequest::Refused | ParsedRequest::Answered => {}
-        ParsedRequest::Peer(task_bytes) => assert!(task_bytes <= 2 * WISH_LEN_BYTES_MAX, "{task_bytes}"),
+        ParsedRequest::Peer(task_bytes) => assert!(task_bytes <= 2 * REQUEST_LEN_BYTES_MAX, "{task_bytes}"),
         ParsedRequest::Server(args) => {
             for arg in args {
                 let is_number = !arg.is_empty() && arg.bytes().all(|byte| byte.is_ascii_digit());

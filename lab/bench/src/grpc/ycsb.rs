@@ -119,6 +119,27 @@ trait Caller: Clone + 'static {
     async fn load(&mut self, request: BatchRequest) -> Result<(), Status>;
 }
 
+/// Methods of [`Caller`] by those of a generated client, which have the same names.
+macro_rules! generated_methods {
+    () => {
+        async fn get(&mut self, request: GetRequest) -> Result<GetResponse, Status> {
+            Self::get(self, request).await.map(Response::into_inner)
+        }
+
+        async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status> {
+            Self::put(self, request).await.map(Response::into_inner)
+        }
+
+        async fn scan(&mut self, request: ScanRequest) -> Result<ScanResponse, Status> {
+            Self::scan(self, request).await.map(Response::into_inner)
+        }
+
+        async fn load(&mut self, request: BatchRequest) -> Result<(), Status> {
+            self.batch(request).await.map(drop)
+        }
+    };
+}
+
 impl<T> Caller for OrderedKvClient<T>
 where
     T: GrpcService<Body> + Clone + 'static,
@@ -126,39 +147,11 @@ where
     T::ResponseBody: http_body::Body<Data = Bytes> + Send + 'static,
     <T::ResponseBody as http_body::Body>::Error: Into<StdError> + Send,
 {
-    async fn get(&mut self, request: GetRequest) -> Result<GetResponse, Status> {
-        Self::get(self, request).await.map(Response::into_inner)
-    }
-
-    async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status> {
-        Self::put(self, request).await.map(Response::into_inner)
-    }
-
-    async fn scan(&mut self, request: ScanRequest) -> Result<ScanResponse, Status> {
-        Self::scan(self, request).await.map(Response::into_inner)
-    }
-
-    async fn load(&mut self, request: BatchRequest) -> Result<(), Status> {
-        self.batch(request).await.map(drop)
-    }
+    generated_methods!();
 }
 
 impl Caller for OrderedKvDirectClient {
-    async fn get(&mut self, request: GetRequest) -> Result<GetResponse, Status> {
-        Self::get(self, request).await.map(Response::into_inner)
-    }
-
-    async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status> {
-        Self::put(self, request).await.map(Response::into_inner)
-    }
-
-    async fn scan(&mut self, request: ScanRequest) -> Result<ScanResponse, Status> {
-        Self::scan(self, request).await.map(Response::into_inner)
-    }
-
-    async fn load(&mut self, request: BatchRequest) -> Result<(), Status> {
-        self.batch(request).await.map(drop)
-    }
+    generated_methods!();
 }
 
 /// Measures a workload against a new server with new records. Pins the calling thread.
