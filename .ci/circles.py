@@ -25,7 +25,7 @@ PATH = re.compile(r"\b((?:crate|self|super)(?:::(?:\w+|\{))+)")
 def strip(text):
     """Returns `text` without comments, string literals and unit tests."""
     text = re.sub(r'(?s)/\*.*?\*/|//[^\n]*|b?r#*".*?"#*|"(?:\\.|[^"\\])*"', " ", text)
-    return re.split(r"#\[cfg\((?:all\()?test[^\n]*\]\s*mod \w+ \{", text)[0]
+    return re.split(r"#\[cfg\((?:all\()?test[^\n]*\]\s*(?:pub\(\w+\) )?mod \w+ \{", text)[0]
 
 
 def expand(tree):

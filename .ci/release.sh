@@ -29,7 +29,7 @@ step_deb() {
     run "${as_root[@]}" dpkg --remove farcall
 }
 
-# docs/rdma-in-ci.md promises which C library the drop-in libraries load with, wherever they are built.
+# docs/rdma-in-ci.md states which C library the drop-in libraries load with, wherever they are built.
 asks_for_no_newer_glibc() {
     local newest
     newest=$(objdump -T "$@" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)

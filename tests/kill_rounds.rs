@@ -621,7 +621,7 @@ impl Run {
                 // None may be missing: the volume does not know which pages no file uses any more.
                 self.note(&format!("{left:?}"));
             }
-            Err(said) => assert!(said.contains("no node that answers has anything of it"), "{said}"),
+            Err(said) => assert!(said.contains("no node that answers has a part of it"), "{said}"),
         }
         Then::Lost
     }

@@ -434,7 +434,7 @@ fn ends_the_program_whose_pages_a_killed_pager_held() {
         code == Some(1) && said.contains("the pager died, and no other could take over"),
         "{code:?} {said}"
     );
-    assert!(said.contains("they were in the one that died"), "{said}");
+    assert!(said.contains("they were in the pager that crashed"), "{said}");
 }
 
 #[test]

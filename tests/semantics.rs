@@ -16,7 +16,7 @@ fn root() -> PathBuf {
 
 /// A guarantee: its line, its text and its tests.
 #[derive(Debug, PartialEq, Eq)]
-struct Promise {
+struct Guarantee {
     line: usize,
     text: String,
     proofs: Vec<String>,
@@ -42,13 +42,13 @@ fn items(document: &str) -> Vec<(usize, String)> {
 }
 
 /// Returns the guarantees of a document whose items end with their tests.
-fn promises_with_brackets(document: &str) -> Vec<Promise> {
+fn guarantees_with_brackets(document: &str) -> Vec<Guarantee> {
     items(document).into_iter().map(|(line, text)| split(line, &text)).collect()
 }
 
 /// Returns the guarantees of a page whose last table contains the tests. A row without an item, and a number that
 /// occurs twice, become guarantees without a test.
-fn promises_of_page(page: &str) -> Vec<Promise> {
+fn guarantees_of_page(page: &str) -> Vec<Guarantee> {
     let (text, table) = page.rsplit_once("\n## Tests\n").unwrap_or((page, ""));
     let first_row = text.lines().count() + 2;
     let mut rows: Vec<(usize, String, &str)> = Vec::new();
@@ -60,24 +60,24 @@ fn promises_of_page(page: &str) -> Vec<Promise> {
             rows.push((first_row + at, number.to_owned(), tests.trim_end_matches(" |")));
         }
     }
-    let mut promises = Vec::new();
+    let mut guarantees = Vec::new();
     for (line, item) in items(text) {
         let number =
             item.strip_prefix("**").and_then(|item| item.split_once(".** ")).map(|(number, _)| number);
         let place = number.and_then(|number| rows.iter().position(|(_, of, _)| of == number));
         let proofs = place.map(|place| split(line, &format!("{item} [{}]", rows.remove(place).2)).proofs);
-        promises.push(Promise { line, text: item, proofs: proofs.unwrap_or_default() });
+        guarantees.push(Guarantee { line, text: item, proofs: proofs.unwrap_or_default() });
     }
     let without_item = |(line, number, _): (usize, String, &str)| {
         let text = format!("row {number} of the table has no item of its own");
-        Promise { line, text, proofs: Vec::new() }
+        Guarantee { line, text, proofs: Vec::new() }
     };
-    promises.extend(rows.into_iter().map(without_item));
-    promises
+    guarantees.extend(rows.into_iter().map(without_item));
+    guarantees
 }
 
 /// Splits an item into its text and its tests.
-fn split(line: usize, item: &str) -> Promise {
+fn split(line: usize, item: &str) -> Guarantee {
     let inside = item.trim_end().strip_suffix(']').and_then(|item| item.rsplit_once(" ["));
     let proofs = inside.and_then(|(_, list)| {
         list.split(", ")
@@ -85,8 +85,8 @@ fn split(line: usize, item: &str) -> Promise {
             .collect::<Option<Vec<_>>>()
     });
     match (inside, proofs) {
-        (Some((text, _)), Some(proofs)) => Promise { line, text: text.to_owned(), proofs },
-        _ => Promise { line, text: item.to_owned(), proofs: Vec::new() },
+        (Some((text, _)), Some(proofs)) => Guarantee { line, text: text.to_owned(), proofs },
+        _ => Guarantee { line, text: item.to_owned(), proofs: Vec::new() },
     }
 }
 
@@ -156,18 +156,18 @@ fn all_tests() -> HashMap<String, HashSet<String>> {
 }
 
 /// Returns the faults of guarantees, one line each.
-fn faults(promises: Vec<Promise>, tests: &HashMap<String, HashSet<String>>) -> Vec<String> {
+fn faults(guarantees: Vec<Guarantee>, tests: &HashMap<String, HashSet<String>>) -> Vec<String> {
     let mut faults = Vec::new();
-    for promise in promises {
-        if promise.proofs.is_empty() {
-            faults.push(format!("line {}: no test named: {}", promise.line, promise.text));
+    for guarantee in guarantees {
+        if guarantee.proofs.is_empty() {
+            faults.push(format!("line {}: no test named: {}", guarantee.line, guarantee.text));
         }
-        for proof in &promise.proofs {
+        for proof in &guarantee.proofs {
             let exists = proof
                 .split_once("::")
                 .is_some_and(|(package, name)| tests.get(package).is_some_and(|tests| tests.contains(name)));
             if !exists {
-                faults.push(format!("line {}: no such test: {proof}", promise.line));
+                faults.push(format!("line {}: no such test: {proof}", guarantee.line));
             }
         }
     }
@@ -178,18 +178,18 @@ fn faults(promises: Vec<Promise>, tests: &HashMap<String, HashSet<String>>) -> V
 fn every_sentence_has_a_test() {
     let tests = all_tests();
     let docs = root().join("docs");
-    let threats = promises_with_brackets(&fs::read_to_string(docs.join("THREATS.md")).unwrap());
+    let threats = guarantees_with_brackets(&fs::read_to_string(docs.join("THREATS.md")).unwrap());
     let mut documents = vec![("docs/THREATS.md".to_owned(), threats)];
     for entry in fs::read_dir(docs.join("semantics")).unwrap() {
         let path = entry.unwrap().path();
         let page = fs::read_to_string(&path).unwrap();
-        documents.push((path.display().to_string(), promises_of_page(&page)));
+        documents.push((path.display().to_string(), guarantees_of_page(&page)));
     }
-    let count: usize = documents.iter().map(|(_, promises)| promises.len()).sum();
+    let count: usize = documents.iter().map(|(_, guarantees)| guarantees.len()).sum();
     assert!(count > 500, "only {count} sentences found: has the form of the pages changed?");
-    for (name, promises) in documents {
-        assert!(promises.len() >= 3, "{name}: only {} sentences found", promises.len());
-        let faults = faults(promises, &tests);
+    for (name, guarantees) in documents {
+        assert!(guarantees.len() >= 3, "{name}: only {} sentences found", guarantees.len());
+        let faults = faults(guarantees, &tests);
         assert!(faults.is_empty(), "{name}:\n{}", faults.join("\n"));
     }
 }
@@ -204,10 +204,10 @@ fn every_page_stands_in_the_index() {
 }
 
 #[test]
-fn promises_without_a_proof_are_found() {
+fn guarantees_without_a_proof_are_found() {
     let tests = HashMap::from([("kv".to_owned(), HashSet::from(["proves".to_owned()]))]);
     let good = "# Title\n\nProse is free.\n\n- It holds,\n  always. [`kv::proves`]\n";
-    assert_eq!(faults(promises_with_brackets(good), &tests), Vec::<String>::new());
+    assert_eq!(faults(guarantees_with_brackets(good), &tests), Vec::<String>::new());
     for bad in [
         "- It holds.\n",
         "- It holds. [`kv::gone`]\n",
@@ -215,14 +215,14 @@ fn promises_without_a_proof_are_found() {
         "- It holds. [proves]\n",
         "- It holds. [`kv::proves`, `kv::gone`]\n",
     ] {
-        assert_eq!(faults(promises_with_brackets(bad), &tests).len(), 1, "{bad}");
+        assert_eq!(faults(guarantees_with_brackets(bad), &tests).len(), 1, "{bad}");
     }
     let page = |items: &str, rows: &str| {
-        format!("# Title\n\n{items}\n## Tests\n\n| promise | tests |\n|---|---|\n{rows}")
+        format!("# Title\n\n{items}\n## Tests\n\n| guarantee | tests |\n|---|---|\n{rows}")
     };
     let item = "- **1.** It holds,\n  always.\n";
     let good = page(item, "| 1 | `kv::proves` |\n");
-    assert_eq!(faults(promises_of_page(&good), &tests), Vec::<String>::new());
+    assert_eq!(faults(guarantees_of_page(&good), &tests), Vec::<String>::new());
     for (items, rows) in [
         (item, ""),
         (item, "| 2 | `kv::proves` |\n| 1 | `kv::proves` |\n"),
@@ -232,7 +232,7 @@ fn promises_without_a_proof_are_found() {
         ("- **1.** It holds.\n- **1.** It also holds.\n", "| 1 | `kv::proves` |\n"),
     ] {
         let page = page(items, rows);
-        assert_eq!(faults(promises_of_page(&page), &tests).len(), 1, "{page}");
+        assert_eq!(faults(guarantees_of_page(&page), &tests).len(), 1, "{page}");
     }
     let mut found = HashSet::new();
     tests_in("#[test]\n#[should_panic]\nfn a() {}\nfn b() {}\n#[tokio::test]\nasync fn c() {}\n", &mut found);

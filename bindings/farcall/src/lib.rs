@@ -59,6 +59,7 @@
 
 #[cfg(feature = "ibv")]
 pub use farcall_ibv::Ibv;
+/// An open device, from which clients and servers of all services connect. Clones share the device.
 pub use farcall_link::Nic;
 /// Generates a service from a trait: for a trait `Greeter`, the server `GreeterServer`, the client `GreeterClient`,
 /// and, with the feature `tokio`, `GreeterAsyncClient`.
@@ -80,6 +81,7 @@ pub use farcall_link::Nic;
 ///     }
 /// }
 ///
+/// let nic = Nic::open(&SoftNic::new())?;
 /// let server = Server::builder().serve(&nic, GreeterServer::new(Polite))?;
 /// let address = server.address().to_string();
 /// let mut greeter = GreeterClient::connect(&nic, address, ClientOptions::default())?;

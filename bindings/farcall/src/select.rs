@@ -197,7 +197,7 @@ fn usable_rnic() -> Option<survey::KernelDevice> {
 fn rnic_note() -> String {
     match usable_rnic() {
         Some(rnic) => format!("{} has an active port: --provider ibv uses it, also between hosts", rnic.name),
-        None => "there is no RNIC to use (farcall doctor tells more)".to_owned(),
+        None => "there is no RNIC to use (run farcall doctor for details)".to_owned(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Completion channels.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -8,16 +8,15 @@ use farcall_trace::wait_readable;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::context;
-use crate::cq::{self, CqObject};
 use crate::errno;
 use crate::live;
 use crate::symbols::export;
 use crate::use_count::UseCount;
-use farcall_layout::{CompChannel, Context, Cq};
+use farcall_layout::{CompChannel, Context};
 
 #[repr(C)]
 pub struct ChannelObject {
-    channel: CompChannel,
+    pub channel: CompChannel,
     pub provider: Arc<dyn farcall_verbs::CompChannel>,
     pub uses: UseCount,
 }
@@ -32,7 +31,7 @@ pub unsafe fn object<'a>(channel: *mut CompChannel) -> &'a ChannelObject {
 
 impl ChannelObject {
     /// Waits for an event, unless the program has made the descriptor non-blocking.
-    fn next(&self) -> Result<u32, c_int> {
+    pub fn next(&self) -> Result<u32, c_int> {
         loop {
             // Before the provider polls: its read would block on a descriptor in the default mode.
             // SAFETY: the descriptor is owned by the channel, which is borrowed for the duration of the call.
@@ -84,37 +83,6 @@ export! {
             // `remove` succeeds only once.
             drop(unsafe { Box::from_raw(channel.cast::<ChannelObject>()) });
             0
-        }
-    }
-    "IBVERBS_1.1" {
-        /// `man ibv_get_cq_event`.
-        fn ibv_get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, cq_context: *mut *mut c_void) -> c_int {
-            // SAFETY: contract of `ibv_get_cq_event` (man page): `channel` is live.
-            let channel = unsafe { object(channel) };
-            // SAFETY: contract of `ibv_close_device` (man page): a context outlives its channels.
-            let registry = &unsafe { context::object(channel.channel.context) }.registry;
-            loop {
-                let id = match channel.next() {
-                    Ok(id) => id,
-                    Err(number) => return errno::to_return_value(Err(number)),
-                };
-                // The event may belong to a queue that was destroyed in the meantime.
-                if let Some(found) = registry.cqs.hand_out(id, |cq| &cq.events) {
-                    // SAFETY: contract of `ibv_get_cq_event` (man page): the variables are valid. The queue is live,
-                    // because `ibv_destroy_cq` waits until the event is acknowledged.
-                    unsafe {
-                        *cq = found.cast::<Cq>();
-                        *cq_context = (*found.cast::<Cq>()).cq_context;
-                    }
-                    return 0;
-                }
-            }
-        }
-
-        /// `man ibv_ack_cq_events`.
-        fn ibv_ack_cq_events(cq: *mut Cq, events: u32) {
-            // SAFETY: contract of `ibv_ack_cq_events` (man page): `cq` is live.
-            unsafe { cq::object(cq.cast::<CqObject>()) }.events.acknowledge(events);
         }
     }
 }

@@ -2,23 +2,19 @@
 
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::Arc;
 
 use farcall_verbs::{GidType, LinkLayer, OpCaps};
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::attributes::Limits;
-use crate::device::{DeviceObject, copy_text};
+use crate::device::copy_text;
 use crate::errno;
+use crate::live;
 use crate::registry::Registry;
 use crate::symbols::{export, unsupported};
-use crate::{channel, cq, cq_ex, live, qp, qp_ex, srq, traced};
-use farcall_layout::{
-    ABSENT, Context, ContextOps, Device, DeviceAttr, DeviceAttrEx, EXTENDED, GidEntry, PortAttr, Values,
-    VerbsContext,
-};
+use farcall_layout::{Context, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr, Values, VerbsContext};
 
 #[repr(C)]
 pub struct ContextObject {
@@ -32,89 +28,39 @@ pub struct ContextObject {
     pub limits: Limits,
 }
 
+impl ContextObject {
+    /// Creates the object of an opened device with its function tables. `command` is the descriptor that the tables
+    /// contain.
+    pub fn open(
+        verbs: VerbsContext,
+        provider: Arc<dyn farcall_verbs::Context>,
+        command: OwnedFd,
+        guid_be: u64,
+        limits: Limits,
+    ) -> *mut Context {
+        let made = Box::new(Self {
+            verbs,
+            provider,
+            registry: Registry::default(),
+            _command: command,
+            guid_be,
+            limits,
+        });
+        // SAFETY: the address of a field of the box that was just leaked; `ibv_close_device` frees it.
+        unsafe {
+            let context = ptr::addr_of_mut!((*Box::into_raw(made)).verbs.context);
+            live::CONTEXTS.insert(context);
+            context
+        }
+    }
+}
+
 /// # Safety
-/// `context` must have been returned by [`open`] and be open.
+/// `context` must have been returned by [`ContextObject::open`] and be open.
 pub unsafe fn object<'a>(context: *mut Context) -> &'a ContextObject {
     // SAFETY: contract of this function: `context` is open. It is the last field of the `VerbsContext` at the start of
     // its `ContextObject` (`repr(C)`).
     unsafe { &*context.byte_sub(offset_of!(VerbsContext, context)).cast::<ContextObject>() }
-}
-
-/// Opens a device. Returns null and sets `errno` on failure.
-pub fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
-    let provider = match of.provider_device.open() {
-        Ok(provider) => provider,
-        Err(error) => {
-            crate::complain(format_args!("cannot open: {error}"));
-            return errno::null(errno::number(&error));
-        }
-    };
-    let attr = provider.query_device().ok();
-    let limits = Limits {
-        max_rd_atomic: attr.as_ref().map_or(0, |attr| attr.max_qp_rd_atom),
-        max_cqe: attr.map_or(0, |attr| c_int::try_from(attr.max_cqe).unwrap_or(c_int::MAX)),
-        gid_tbl_len: provider.query_port(1).map_or(0, |port| port.gid_tbl_len),
-    };
-    let Ok(command) = eventfd(0, EventfdFlags::CLOEXEC) else { return errno::null(libc::EMFILE) };
-    // Without device events, use a descriptor that never becomes readable.
-    let async_fd = provider.async_event_fd().unwrap_or(command.as_raw_fd());
-    channel::make_blocking(async_fd);
-    let mut verbs = tables(device, command.as_raw_fd(), async_fd);
-    if farcall_trace::is_on() {
-        traced::context_table(&mut verbs);
-    }
-    let made = Box::new(ContextObject {
-        verbs,
-        provider,
-        registry: Registry::default(),
-        _command: command,
-        guid_be: of.guid_be,
-        limits,
-    });
-    // SAFETY: the address of a field of the box that was just leaked; `ibv_close_device` frees it.
-    unsafe {
-        let context = ptr::addr_of_mut!((*Box::into_raw(made)).verbs.context);
-        live::CONTEXTS.insert(context);
-        context
-    }
-}
-
-fn tables(device: *mut Device, cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
-    VerbsContext {
-        query_port,
-        before_query_rt_values: [ABSENT; 23],
-        query_rt_values,
-        create_cq_ex: cq_ex::create,
-        private: ptr::null_mut(),
-        query_device_ex,
-        flows: [ABSENT; 4],
-        open_qp: ABSENT,
-        create_qp_ex: qp_ex::create,
-        get_srq_num: ABSENT,
-        create_srq_ex: srq::create_ex,
-        xrc_domains: [ABSENT; 2],
-        placeholder: 0,
-        size_bytes: size_of::<VerbsContext>(),
-        context: Context {
-            device,
-            ops: ContextOps {
-                before_poll_cq: [ABSENT; 11],
-                poll_cq: cq::poll,
-                req_notify_cq: cq::req_notify,
-                before_post_srq_recv: [ABSENT; 7],
-                post_srq_recv: Some(srq::post_recv),
-                before_post_send: [ABSENT; 4],
-                post_send: qp::post_send,
-                post_recv: qp::post_recv,
-                after_post_recv: [ABSENT; 5],
-            },
-            cmd_fd,
-            async_fd,
-            num_comp_vectors: 1,
-            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-            abi_compat: EXTENDED,
-        },
-    }
 }
 
 /// `IBV_ATOMIC_HCA`, which all common devices report. Atomics are the processor's own, which corresponds to
@@ -190,7 +136,7 @@ pub unsafe extern "C" fn query_device_ex(
     0
 }
 
-unsafe extern "C" fn query_rt_values(_context: *mut Context, values: *mut Values) -> c_int {
+pub unsafe extern "C" fn query_rt_values(_context: *mut Context, values: *mut Values) -> c_int {
     const RAW_CLOCK: u32 = 1;
     // SAFETY: contract of `ibv_query_rt_values_ex` (man page): `values` is valid.
     unsafe {
@@ -262,7 +208,7 @@ export! {
             if let Err(number) = live::CONTEXTS.remove(context) {
                 return errno::to_return_value(Err(number));
             }
-            // SAFETY: `open` made it with `Box::into_raw`, and `remove` succeeds only once. Contract of
+            // SAFETY: `ContextObject::open` made it with `Box::into_raw`, and `remove` succeeds only once. Contract of
             // `ibv_close_device` (man page): it is not used after the call.
             drop(unsafe {
                 Box::from_raw(context.byte_sub(offset_of!(VerbsContext, context)).cast::<ContextObject>())

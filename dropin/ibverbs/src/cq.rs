@@ -1,22 +1,22 @@
 //! Completion queues.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farcall_trace::{EmptyPolls, Unacknowledged, now_ns};
-use farcall_verbs::{CqInitAttr, Notify, RawCq, Wc};
+use farcall_verbs::{Notify, RawCq, Wc};
 
 use crate::context;
 use crate::symbols::export;
 use crate::use_count::UseCount;
-use crate::{channel, cq_ex, errno, live, traced};
-use farcall_layout::{CompChannel, Context, Cq, CqEx};
+use crate::{channel, errno, live};
+use farcall_layout::{Cq, CqEx};
 
 #[repr(C)]
 pub struct CqObject {
     pub cq: CqEx,
-    pub provider: Mutex<Box<dyn RawCq>>,
+    provider: Mutex<Box<dyn RawCq>>,
     pub events: Unacknowledged,
     pub async_events: Unacknowledged,
     pub uses: UseCount,
@@ -29,7 +29,7 @@ pub struct CqObject {
 }
 
 /// # Safety
-/// `cq` must have been created by [`create`] and be live.
+/// `cq` must have been created by [`CqObject::create`] and be live.
 pub unsafe fn object<'a>(cq: *mut CqObject) -> &'a CqObject {
     // SAFETY: contract of this function: `cq` is live. Fields that change are behind locks, or accessed only by the
     // one thread that polls.
@@ -37,66 +37,31 @@ pub unsafe fn object<'a>(cq: *mut CqObject) -> &'a CqObject {
 }
 
 impl CqObject {
+    /// Creates the object of a completion queue with its functions, and registers it.
+    pub fn create(cq: CqEx, provider: Box<dyn RawCq>) -> *mut Self {
+        let (context, id) = (cq.base.context, cq.base.handle);
+        let made = Box::into_raw(Box::new(Self {
+            cq,
+            provider: Mutex::new(provider),
+            events: Unacknowledged::default(),
+            async_events: Unacknowledged::default(),
+            uses: UseCount::default(),
+            empty_polls: EmptyPolls::default(),
+            id,
+            current: Wc::default(),
+            current_ns: now_ns(),
+        }));
+        // SAFETY: `made` was just created, and its context is open.
+        unsafe {
+            live::COMPLETION_QUEUES.insert(made.cast::<Cq>());
+            context::object(context).registry.cqs.insert(id, made.cast());
+        }
+        made
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, Box<dyn RawCq>> {
         self.provider.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// # Safety
-/// The pointers must be valid objects of the program, or null where the man page permits it.
-pub unsafe fn create(
-    context: *mut Context,
-    cqe: u32,
-    cq_context: *mut c_void,
-    comp_channel: *mut CompChannel,
-) -> Result<*mut CqObject, c_int> {
-    if !comp_channel.is_null() {
-        live::CHANNELS.check(comp_channel)?;
-        // SAFETY: the channel is live (checked above).
-        if unsafe { (*comp_channel).context } != context {
-            return Err(errno::refused(libc::EINVAL, format_args!("the channel belongs to another context")));
-        }
-    }
-    // SAFETY: contract of this function: `context` is open.
-    let of = unsafe { context::object(context) };
-    // SAFETY: the channel, if not null, is live (checked above).
-    let through = (!comp_channel.is_null()).then(|| unsafe { channel::object(comp_channel) });
-    let attr = CqInitAttr { cqe, channel: through.map(|channel| &*channel.provider) };
-    let provider = of.provider.create_cq(&attr).map_err(|error| errno::number(&error))?;
-    if let Some(channel) = through {
-        channel.uses.add();
-    }
-    let id = provider.id();
-    let base = Cq {
-        context,
-        channel: comp_channel,
-        cq_context,
-        handle: id,
-        cqe: cqe as c_int,
-        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-        cond: libc::PTHREAD_COND_INITIALIZER,
-        comp_events_completed: 0,
-        async_events_completed: 0,
-    };
-    let mut functions = cq_ex::table(base);
-    if farcall_trace::is_on() {
-        traced::cq_table(&mut functions);
-    }
-    let made = Box::into_raw(Box::new(CqObject {
-        cq: functions,
-        provider: Mutex::new(provider),
-        events: Unacknowledged::default(),
-        async_events: Unacknowledged::default(),
-        uses: UseCount::default(),
-        empty_polls: EmptyPolls::default(),
-        id,
-        current: Wc::default(),
-        current_ns: now_ns(),
-    }));
-    // SAFETY: `made` was just created.
-    unsafe { live::COMPLETION_QUEUES.insert(made.cast::<Cq>()) };
-    of.registry.cqs.insert(id, made);
-    Ok(made)
 }
 
 /// See `man ibv_poll_cq`: returns the number of completions, or a negative number if the queue overran.
@@ -125,18 +90,6 @@ pub unsafe extern "C" fn req_notify(cq: *mut Cq, solicited_only: c_int) -> c_int
 
 export! {
     "IBVERBS_1.1" {
-        /// `man ibv_create_cq`.
-        fn ibv_create_cq(
-            context: *mut Context, cqe: c_int, cq_context: *mut c_void, channel: *mut CompChannel, comp_vector: c_int,
-        ) -> *mut Cq {
-            if cqe <= 0 || comp_vector != 0 {
-                return errno::null(errno::refused(libc::EINVAL, format_args!("cqe {cqe}, comp_vector {comp_vector}")));
-            }
-            // SAFETY: contract of `ibv_create_cq` (man page): `context` is open, and `channel` is null or an address
-            // that `create` checks.
-            unsafe { create(context, cqe as u32, cq_context, channel) }.map_or_else(errno::null, <*mut _>::cast)
-        }
-
         /// `man ibv_destroy_cq`: waits until events are acknowledged.
         fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
             let address = cq.cast::<CqObject>();
@@ -156,7 +109,7 @@ export! {
                 // SAFETY: the channel is live, because it cannot be destroyed while its use count is positive.
                 unsafe { channel::object(of.cq.base.channel) }.uses.remove();
             }
-            // SAFETY: `create` made it with `Box::into_raw`. No queue pair uses it, and `remove` succeeds only once.
+            // SAFETY: `CqObject::create` made it with `Box::into_raw`. No queue pair uses it, and `remove` succeeds only once.
             drop(unsafe { Box::from_raw(address) });
             0
         }

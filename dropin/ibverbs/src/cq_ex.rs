@@ -1,4 +1,5 @@
-//! The extended completion queue: one completion at a time, field by field (`man ibv_create_cq_ex`).
+//! The functions of the extended completion queue: one completion at a time, field by field (`man
+//! ibv_create_cq_ex`).
 
 use std::ffi::{c_int, c_uint};
 
@@ -7,38 +8,7 @@ use farcall_verbs::Wc;
 
 use crate::cq::{self, CqObject};
 use crate::errno;
-use farcall_layout::{ABSENT, Context, Cq, CqEx, CqInitAttrEx};
-
-/// Supported bits of `wc_flags`: everything up to the completion's time stamps, without VLANs, flows and tag matching.
-const OFFERED: u64 = 0b1000_1111_1111;
-/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`.
-const MASK_FLAGS: u32 = 1;
-/// Single-threaded, overrun ignored: both are always the case.
-const FLAGS: u32 = 0b11;
-
-/// See `ibv_create_cq_ex`.
-pub unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
-    // SAFETY: contract of `ibv_create_cq_ex` (man page): `attr` is valid.
-    let attr = unsafe { &*attr };
-    let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
-    if attr.comp_mask & !MASK_FLAGS != 0 || attr.wc_flags & !OFFERED != 0 || flags & !FLAGS != 0 {
-        let (mask, fields) = (attr.comp_mask, attr.wc_flags);
-        return errno::null(errno::refused(
-            libc::EOPNOTSUPP,
-            format_args!("comp_mask {mask:#x}, wc_flags {fields:#x} or flags {flags:#x}: not offered"),
-        ));
-    }
-    if attr.cqe == 0 || attr.comp_vector != 0 {
-        let (cqe, comp_vector) = (attr.cqe, attr.comp_vector);
-        return errno::null(errno::refused(
-            libc::EINVAL,
-            format_args!("cqe {cqe}, comp_vector {comp_vector}"),
-        ));
-    }
-    // SAFETY: contract of `ibv_create_cq_ex` (man page): `context` and the objects in `attr` are valid.
-    unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel) }
-        .map_or_else(errno::null, <*mut _>::cast)
-}
+use farcall_layout::{ABSENT, Cq, CqEx};
 
 /// Returns a queue with its functions.
 pub fn table(base: Cq) -> CqEx {
@@ -71,7 +41,7 @@ pub fn table(base: Cq) -> CqEx {
 /// Polls the next completion; returns `ENOENT` if there is none.
 ///
 /// # Safety
-/// `cq` must be a live queue of [`cq::create`] that no other thread polls concurrently, as the interface requires.
+/// `cq` must be a live queue of [`CqObject::create`] that no other thread polls concurrently, as the interface requires.
 unsafe fn advance(cq: *mut CqEx) -> c_int {
     let address = cq.cast::<CqObject>();
     let mut one = [Wc::default()];

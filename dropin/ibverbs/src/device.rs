@@ -9,7 +9,7 @@ use farcall_verbs::Provider;
 
 use crate::symbols::export;
 use crate::{errno, faults};
-use farcall_layout::{ABSENT, Context, Device};
+use farcall_layout::{ABSENT, Device};
 
 /// `IBV_NODE_CA`.
 const NODE_CA: c_int = 1;
@@ -148,12 +148,6 @@ export! {
         fn ibv_get_device_guid(device: *mut Device) -> u64 {
             // SAFETY: contract of `ibv_get_device_guid` (man page): `device` is valid.
             unsafe { object(device) }.guid_be
-        }
-
-        /// `man ibv_open_device`.
-        fn ibv_open_device(device: *mut Device) -> *mut Context {
-            // SAFETY: contract of `ibv_open_device` (man page): `device` is valid.
-            crate::context::open(device, unsafe { object(device) })
         }
     }
     "IBVERBS_1.9" {

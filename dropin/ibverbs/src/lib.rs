@@ -6,11 +6,11 @@
 //!
 //! | file | man pages |
 //! |---|---|
-//! | `device`, `context` | ibv_get_device_list, ibv_open_device, ibv_query_device, ibv_query_port, ibv_query_gid |
+//! | `device`, `open`, `context` | ibv_get_device_list, ibv_open_device, ibv_query_device, ibv_query_port, ibv_query_gid |
 //! | `memory`, `region_names`, `access`, `address` | ibv_alloc_pd, ibv_reg_mr, ibv_create_ah |
-//! | `channel`, `cq`, `cq_ex` | ibv_create_comp_channel, ibv_create_cq, ibv_poll_cq, ibv_create_cq_ex |
-//! | `qp`, `attributes`, `srq` | ibv_create_qp, ibv_post_send, ibv_modify_qp, ibv_create_srq |
-//! | `qp_ex`, `posting` | ibv_wr_post |
+//! | `channel`, `cq`, `cq_create`, `cq_ex` | ibv_create_comp_channel, ibv_create_cq, ibv_poll_cq, ibv_create_cq_ex |
+//! | `qp`, `qp_create`, `attributes`, `srq` | ibv_create_qp, ibv_post_send, ibv_modify_qp, ibv_create_srq |
+//! | `qp_ex`, `batch`, `posting` | ibv_wr_post |
 //! | `events`, `enum_names`, `fork`, `sysfs` | ibv_get_async_event, ibv_event_type_str, ibv_fork_init |
 //! | `sysfs_overlay` | the kernel's files about devices, for programs that read them |
 //! | `faults` | the faults that `FARCALL_FAULTS` configures |
@@ -23,9 +23,11 @@
 mod access;
 mod address;
 mod attributes;
+mod batch;
 mod channel;
 mod context;
 mod cq;
+mod cq_create;
 mod cq_ex;
 mod device;
 mod enum_names;
@@ -37,10 +39,12 @@ mod live;
 mod management;
 mod marshal;
 mod memory;
+mod open;
 mod own_symbols;
 mod posting;
 mod private;
 mod qp;
+mod qp_create;
 mod qp_ex;
 mod region_names;
 mod registry;

@@ -99,7 +99,7 @@ fn is_known<T: Handled>(live: &BTreeMap<usize, Identity>, object: *const T) -> R
         return Err(errno::refused(libc::EINVAL, format_args!("the object is null")));
     }
     let Some(identity) = live.get(&object.addr()) else {
-        return Err(errno::refused(libc::ENOENT, format_args!("{object:p} is no live object")));
+        return Err(errno::refused(libc::ENOENT, format_args!("{object:p} is no existing object")));
     };
     // SAFETY: listed objects are live: before an object is freed, it is removed under the lock that is held here.
     let shown = unsafe { (*object).identity() };

@@ -65,6 +65,29 @@ pub unsafe extern "C" fn farcall_management_send(dst: *const [u8; 16], bytes: *c
 }
 farcall_trace::symver!("FARCALL_1", farcall_management_send);
 
+/// Like [`farcall_management_send`], if this process still has the receive side. Returns 1 if the datagram was sent.
+///
+/// # Safety
+/// Both pointers must be valid for reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farcall_management_send_as_holder(
+    dst: *const [u8; 16],
+    bytes: *const [u8; 256],
+) -> c_int {
+    let Some(management) = opened() else { return -libc::ENODEV };
+    // SAFETY: contract of this function: both pointers are valid for reads.
+    let sent = unsafe { management.send_as_holder(Ipv6Addr::from(*dst), &*bytes) };
+    sent.map_or_else(|error| negative(&error), c_int::from)
+}
+farcall_trace::symver!("FARCALL_1", farcall_management_send_as_holder);
+
+/// Returns 1 if this process still has the receive side.
+#[unsafe(no_mangle)]
+pub extern "C" fn farcall_management_is_held() -> c_int {
+    opened().is_some_and(|management| management.is_held()).into()
+}
+farcall_trace::symver!("FARCALL_1", farcall_management_is_held);
+
 /// Receives the next datagram. Returns 1 if there was one.
 ///
 /// # Safety

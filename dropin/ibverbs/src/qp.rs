@@ -6,17 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use farcall_trace::Unacknowledged;
-use farcall_verbs::{
-    QpInitAttr as Init, QpState, QpType, RawQp, RecvWr, SendFlags, SendWr, UdTarget, WrOpcode,
-};
+use farcall_verbs::{QpType, RawQp, RecvWr, SendFlags, SendWr, UdTarget, WrOpcode};
 
-use crate::cq::{self, CqObject};
-use crate::posting::{PostLock, Posting};
-use crate::qp_ex::Batch;
+use crate::batch::Batch;
+use crate::posting::{BATCH, PostLock, Posting, post_receives};
 use crate::region_names::Elements;
 use crate::symbols::export;
-use crate::{address, attributes, context, errno, live, memory, qp_ex, region_names, srq, traced};
-use farcall_layout::{Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr};
+use crate::{address, attributes, context, cq, errno, live, memory, region_names, srq};
+use farcall_layout::{Qp, QpAttr, QpCap, QpEx, QpInitAttr};
 
 #[repr(C)]
 pub struct QpObject {
@@ -31,192 +28,41 @@ pub struct QpObject {
     is_extended: bool,
 }
 
+impl QpObject {
+    /// Creates the object of a queue pair with its functions, and registers it. Its context must be open.
+    pub fn create(qp: QpEx, provider: Box<dyn RawQp>, sq_sig_all: c_int, is_extended: bool) -> *mut Self {
+        let (context, qp_num) = (qp.qp_base.context, qp.qp_base.qp_num);
+        let cap = provider.cap();
+        let made = Box::into_raw(Box::new(Self {
+            qp,
+            posting: PostLock::new(Posting { provider, batch: Batch::default() }),
+            attr: Mutex::new(attributes::fresh(cap)),
+            events: Unacknowledged::default(),
+            cap,
+            sq_sig_all,
+            is_extended,
+        }));
+        // SAFETY: `made` was just created, and its context is open.
+        unsafe {
+            live::PAIRS.insert(made.cast::<Qp>());
+            context::object(context).registry.qps.insert(qp_num, made.cast());
+        }
+        made
+    }
+
+    /// Returns the sizes of the queue pair.
+    pub fn cap(&self) -> QpCap {
+        self.cap
+    }
+}
+
 /// # Safety
-/// `qp` must have been created by [`create`] and be live.
+/// `qp` must have been created by [`QpObject::create`] and be live.
 pub unsafe fn object<'a>(qp: *mut Qp) -> &'a QpObject {
     // SAFETY: contract of this function: `qp` is live. The C structure is the first field of its `QpObject`
     // (`repr(C)`); fields that change are behind locks.
     unsafe { &*qp.cast::<QpObject>() }
 }
-
-/// Maximum number of inline bytes that programs can request through this interface: similar to that of devices, which
-/// programs find by trying.
-const INLINE_BYTES_MAX: u32 = 4096;
-
-/// Parameters of a queue pair of `ibv_create_qp` or `ibv_create_qp_ex`.
-struct QpCreateParams<'a> {
-    pd: *mut Pd,
-    init: &'a QpInitAttr,
-    is_extended: bool,
-}
-
-fn transport(qp_type: u32) -> Result<QpType, c_int> {
-    match qp_type {
-        2 => Ok(QpType::Rc),
-        3 => Ok(QpType::Uc),
-        4 => Ok(QpType::Ud),
-        // Raw packets, XRC and driver-specific types.
-        _ => Err(errno::refused(
-            libc::EOPNOTSUPP,
-            format_args!("qp_type {qp_type}: there are RC (2), UC (3) and UD (4)"),
-        )),
-    }
-}
-
-/// Creates a queue pair, or sets `errno` and returns null. The sizes are set to those of the created queue pair.
-///
-/// # Safety
-/// The pointers must be valid objects of the program.
-pub unsafe fn create(pd: *mut Pd, init: &mut QpInitAttr, is_extended: bool) -> *mut Qp {
-    // SAFETY: contract of this function, which is that of `make`.
-    match unsafe { make(&QpCreateParams { pd, init, is_extended }) } {
-        Ok(made) => {
-            // SAFETY: `made` was just created.
-            init.cap = unsafe { (*made).cap };
-            made.cast()
-        }
-        Err(number) => errno::null(number),
-    }
-}
-
-/// # Safety
-/// The same as for [`create`].
-unsafe fn make(wanted: &QpCreateParams<'_>) -> Result<*mut QpObject, c_int> {
-    if wanted.pd.is_null() || wanted.init.send_cq.is_null() || wanted.init.recv_cq.is_null() {
-        return Err(errno::refused(
-            libc::EINVAL,
-            format_args!("a domain and two completion queues are needed"),
-        ));
-    }
-    live::DOMAINS.check(wanted.pd)?;
-    live::COMPLETION_QUEUES.check(wanted.init.send_cq)?;
-    live::COMPLETION_QUEUES.check(wanted.init.recv_cq)?;
-    if !wanted.init.srq.is_null() {
-        live::RECEIVE_QUEUES.check(wanted.init.srq)?;
-    }
-    require_one_context(wanted)?;
-    let qp_type = transport(wanted.init.qp_type)?;
-    let inline_bytes = wanted.init.cap.max_inline_data;
-    if inline_bytes > INLINE_BYTES_MAX {
-        let what = format_args!("max_inline_data {inline_bytes}; the device has {INLINE_BYTES_MAX}");
-        return Err(errno::refused(libc::EINVAL, what));
-    }
-    // SAFETY: the domain and both queues are live (checked above).
-    let (pd, send_cq, recv_cq) = unsafe {
-        (
-            memory::domain(wanted.pd),
-            cq::object(wanted.init.send_cq.cast()),
-            cq::object(wanted.init.recv_cq.cast::<CqObject>()),
-        )
-    };
-    // SAFETY: the shared receive queue, if not null, is live (checked above).
-    let shared = (!wanted.init.srq.is_null()).then(|| unsafe { srq::object(wanted.init.srq) });
-    let provider = {
-        let mut cap = wanted.init.cap;
-        if shared.is_some() {
-            // The queue pair has no receives of its own.
-            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
-        }
-        let mut queues = LockedQueues::lock(send_cq, recv_cq);
-        let (send, recv) = queues.both();
-        let receives = shared.map(|shared| shared.lock());
-        let srq = receives.as_ref().map(|receives| &***receives);
-        let init =
-            Init { send_cq: send, recv_cq: recv, srq, cap, qp_type, sq_sig_all: wanted.init.sq_sig_all != 0 };
-        pd.provider.create_qp(&init).map_err(|error| errno::number(&error))?
-    };
-    pd.uses.add();
-    send_cq.uses.add();
-    recv_cq.uses.add();
-    if let Some(shared) = shared {
-        shared.uses.add();
-    }
-    Ok(wrap(wanted, provider))
-}
-
-/// Checks that the queues of a queue pair belong to the context of its domain: the kernel searches only there.
-fn require_one_context(params: &QpCreateParams<'_>) -> Result<(), c_int> {
-    let init = params.init;
-    // SAFETY: the caller, `make`, has checked that the domain and the queues are live.
-    let (context, of_send, of_recv, of_srq) = unsafe {
-        let of_srq = init.srq.as_ref().map(|srq| srq.context);
-        ((*params.pd).context, (*init.send_cq).context, (*init.recv_cq).context, of_srq)
-    };
-    if (of_send, of_recv, of_srq.unwrap_or(context)) == (context, context, context) {
-        return Ok(());
-    }
-    Err(errno::refused(libc::EINVAL, format_args!("a queue belongs to another context than the domain")))
-}
-
-fn wrap(wanted: &QpCreateParams<'_>, provider: Box<dyn RawQp>) -> *mut QpObject {
-    let qp_num = provider.qp_num();
-    // SAFETY: the caller, `make`, has checked that the domain is live.
-    let context = unsafe { (*wanted.pd).context };
-    let base = Qp {
-        context,
-        qp_context: wanted.init.qp_context,
-        pd: wanted.pd,
-        send_cq: wanted.init.send_cq,
-        recv_cq: wanted.init.recv_cq,
-        srq: wanted.init.srq,
-        handle: qp_num,
-        qp_num,
-        state: QpState::Reset as u32,
-        qp_type: wanted.init.qp_type,
-        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-        cond: libc::PTHREAD_COND_INITIALIZER,
-        events_completed: 0,
-    };
-    let cap = provider.cap();
-    let mut functions = qp_ex::table(base);
-    if farcall_trace::is_on() {
-        traced::qp_table(&mut functions);
-    }
-    let made = Box::into_raw(Box::new(QpObject {
-        qp: functions,
-        posting: PostLock::new(Posting { provider, batch: Batch::default() }),
-        attr: Mutex::new(attributes::fresh(cap)),
-        events: Unacknowledged::default(),
-        cap,
-        sq_sig_all: wanted.init.sq_sig_all,
-        is_extended: wanted.is_extended,
-    }));
-    // SAFETY: `made` was just created, and the context of a live domain is open.
-    unsafe {
-        live::PAIRS.insert(made.cast::<Qp>());
-        context::object(context).registry.qps.insert(qp_num, made);
-    }
-    made
-}
-
-/// Both completion queues of a new queue pair, locked; only once if they are the same.
-struct LockedQueues<'a> {
-    send: std::sync::MutexGuard<'a, Box<dyn farcall_verbs::RawCq>>,
-    recv: Option<std::sync::MutexGuard<'a, Box<dyn farcall_verbs::RawCq>>>,
-}
-
-impl<'a> LockedQueues<'a> {
-    /// Locks in ascending order of addresses, so that two threads cannot deadlock.
-    fn lock(send: &'a CqObject, recv: &'a CqObject) -> Self {
-        if ptr::eq(send, recv) {
-            return Self { send: send.lock(), recv: None };
-        }
-        if ptr::from_ref(send) < ptr::from_ref(recv) {
-            let send = send.lock();
-            return Self { send, recv: Some(recv.lock()) };
-        }
-        let recv = Some(recv.lock());
-        Self { send: send.lock(), recv }
-    }
-
-    fn both(&mut self) -> (&dyn farcall_verbs::RawCq, &dyn farcall_verbs::RawCq) {
-        let send: &dyn farcall_verbs::RawCq = &**self.send;
-        (send, self.recv.as_ref().map_or(send, |recv| &***recv))
-    }
-}
-
-/// Maximum number of requests posted with one doorbell.
-const BATCH: usize = 16;
 
 /// See `man ibv_post_send`.
 pub unsafe extern "C" fn post_send(
@@ -343,46 +189,6 @@ unsafe fn addressed(request: &SendWr<'static>) -> SendWr<'static> {
     copy
 }
 
-/// Posts a chain of receives through `post`. If a receive is refused, stores it in `bad_wr`.
-///
-/// # Safety
-/// `wr` must be a chain as required by `man ibv_post_recv`, and `bad_wr` valid.
-pub unsafe fn post_receives(
-    wr: *mut RecvWr<'static>,
-    bad_wr: *mut *mut RecvWr<'static>,
-    mut post: impl FnMut(&[RecvWr<'_>]) -> Result<(), farcall_verbs::PostError>,
-) -> c_int {
-    let mut next = wr;
-    while !next.is_null() && region_names::are_any() {
-        // SAFETY: contract of this function: `next`, which is not null, is an element of a valid chain.
-        let (first, mut elements) = (unsafe { *next }, Elements::default());
-        if let Err(error) = post(&[RecvWr::new(first.wr_id, elements.translated(first.sges()))]) {
-            // SAFETY: contract of this function: `bad_wr` is valid.
-            unsafe { *bad_wr = next };
-            return errno::number(&error.source);
-        }
-        next = first.next.cast_mut();
-    }
-    while !next.is_null() {
-        // SAFETY: contract of this function: `next`, which is not null, is an element of a valid chain.
-        let first = unsafe { *next };
-        let (mut batch, mut at, mut count) = ([first; BATCH], [next; BATCH], 0);
-        while count < BATCH && !next.is_null() {
-            // SAFETY: contract of this function: `next`, which is not null, is an element of a valid chain.
-            batch[count] = unsafe { *next };
-            at[count] = next;
-            next = batch[count].next.cast_mut();
-            count += 1;
-        }
-        if let Err(error) = post(&batch[..count]) {
-            // SAFETY: contract of this function: `bad_wr` is valid.
-            unsafe { *bad_wr = at[error.posted.min(BATCH - 1)] };
-            return errno::number(&error.source);
-        }
-    }
-    0
-}
-
 /// See `man ibv_post_recv`.
 pub unsafe extern "C" fn post_recv(
     qp: *mut Qp,
@@ -399,12 +205,6 @@ pub unsafe extern "C" fn post_recv(
 
 export! {
     "IBVERBS_1.1" {
-        /// `man ibv_create_qp`: the sizes are set to those of the created queue pair.
-        fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
-            // SAFETY: contract of `ibv_create_qp` (man page): the structure and the objects in it are valid.
-            unsafe { create(pd, &mut *attr, false) }
-        }
-
         /// `man ibv_modify_qp`.
         fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, attr_mask: c_int) -> c_int {
             if let Err(number) = live::PAIRS.check(qp) {
@@ -472,7 +272,7 @@ export! {
             unsafe { context::object(base.context) }.registry.qps.remove(base.qp_num);
             of.events.wait();
             let (pd, send_cq, recv_cq, srq) = (base.pd, base.send_cq, base.recv_cq, base.srq);
-            // SAFETY: `create` made it with `Box::into_raw`. The domain and the queues are live, because they cannot
+            // SAFETY: `QpObject::create` made it with `Box::into_raw`. The domain and the queues are live, because they cannot
             // be destroyed while their use counts are positive.
             unsafe {
                 drop(Box::from_raw(qp.cast::<QpObject>()));

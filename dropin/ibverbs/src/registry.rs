@@ -5,9 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use farcall_trace::Unacknowledged;
 
-use crate::cq::CqObject;
-use crate::qp::QpObject;
-use crate::srq::SrqObject;
+use farcall_layout::{Cq, Qp, Srq};
 
 /// Address of an object. Only compared, and returned to the program.
 struct Address<T>(*mut T);
@@ -34,13 +32,17 @@ impl<T> Objects<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
     }
 
-    /// Returns the object of an event, and counts the event as unacknowledged.
-    pub fn hand_out(&self, number: u32, events: impl Fn(&T) -> &Unacknowledged) -> Option<*mut T> {
+    /// Returns the object of an event, and counts the event as unacknowledged. `events` returns the counter of the
+    /// object, which is live during the call.
+    pub fn hand_out<'a>(
+        &self,
+        number: u32,
+        events: impl FnOnce(*mut T) -> &'a Unacknowledged,
+    ) -> Option<*mut T> {
         let objects = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = objects.get(&number)?.0;
-        // SAFETY: registered objects are live: before an object is freed, it is removed under the lock that is held
-        // here.
-        events(unsafe { &*found }).handed_out();
+        // Registered objects are live: before an object is freed, it is removed under the lock that is held here.
+        events(found).handed_out();
         Some(found)
     }
 }
@@ -48,7 +50,7 @@ impl<T> Objects<T> {
 /// The objects of a context.
 #[derive(Default)]
 pub struct Registry {
-    pub cqs: Objects<CqObject>,
-    pub qps: Objects<QpObject>,
-    pub srqs: Objects<SrqObject>,
+    pub cqs: Objects<Cq>,
+    pub qps: Objects<Qp>,
+    pub srqs: Objects<Srq>,
 }

@@ -7,9 +7,10 @@ use farcall_trace::Unacknowledged;
 use farcall_verbs as verbs;
 use farcall_verbs::{RawSrq, RecvWr};
 
+use crate::posting::post_receives;
 use crate::symbols::export;
 use crate::use_count::UseCount;
-use crate::{context, errno, live, memory, qp};
+use crate::{context, errno, live, memory};
 use farcall_layout::{Context, Pd, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx, srq_mask};
 
 #[repr(C)]
@@ -44,7 +45,7 @@ pub unsafe extern "C" fn post_recv(
     let mut provider = unsafe { object(srq) }.lock();
     // SAFETY: contract of `ibv_post_srq_recv` (man page): the chain is valid, and its memory stays valid until the
     // completions, as `RawSrq::post_recv` requires.
-    unsafe { qp::post_receives(wr, bad_wr, |batch| provider.post_recv(batch)) }
+    unsafe { post_receives(wr, bad_wr, |batch| provider.post_recv(batch)) }
 }
 
 /// See `ibv_create_srq_ex`: the queues that the header does not map to `ibv_create_srq` (XRC, tag matching) are not
@@ -94,7 +95,7 @@ export! {
             // SAFETY: `made` was just created, and the context of a live domain is open.
             unsafe {
                 live::RECEIVE_QUEUES.insert(made.cast::<Srq>());
-                context::object(context).registry.srqs.insert(srq_num, made);
+                context::object(context).registry.srqs.insert(srq_num, made.cast());
             }
             made.cast()
         }

@@ -7,15 +7,10 @@ use farcall_trace::{Argument, Call, Hint, OtherArguments, Phase, now_ns, receive
 use farcall_verbs::{QpType, RecvWr, SendWr, Wc};
 
 use crate::cq::{self, CqObject};
-use crate::{context, cq_ex, qp, qp_ex, srq};
+use crate::{context, cq_create, cq_ex, qp, qp_create, qp_ex, srq};
 use farcall_layout::{
     Context, Cq, CqEx, CqInitAttrEx, DeviceAttrEx, PortAttr, Qp, QpEx, QpInitAttrEx, Srq, VerbsContext,
 };
-
-/// Returns whether calls are traced, for [`farcall_trace::export`].
-pub fn begin() -> Option<()> {
-    farcall_trace::is_on().then_some(())
-}
 
 /// Stores the tracing functions in a context's tables.
 pub fn context_table(tables: &mut VerbsContext) {
@@ -66,14 +61,14 @@ unsafe extern "C" fn query_device_ex(
 }
 
 unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
-    // SAFETY: contract of `ibv_create_qp_ex` (man page), which is that of `qp_ex::create`.
-    let run = || unsafe { qp_ex::create(context, attr) };
+    // SAFETY: contract of `ibv_create_qp_ex` (man page), which is that of `qp_create::create_ex`.
+    let run = || unsafe { qp_create::create_ex(context, attr) };
     trace_call!(ibv_create_qp_ex(context, attr), run)
 }
 
 unsafe extern "C" fn create_cq_ex(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
-    // SAFETY: contract of `ibv_create_cq_ex` (man page), which is that of `cq_ex::create`.
-    let run = || unsafe { cq_ex::create(context, attr) };
+    // SAFETY: contract of `ibv_create_cq_ex` (man page), which is that of `cq_create::create_ex`.
+    let run = || unsafe { cq_create::create_ex(context, attr) };
     trace_call!(ibv_create_cq_ex(context, attr), run)
 }
 

@@ -21,9 +21,10 @@ impl UseCount {
     pub fn check_none(&self) -> Result<(), c_int> {
         match self.0.load(Ordering::Acquire) {
             0 => Ok(()),
-            users => {
-                Err(errno::refused(libc::EBUSY, format_args!("{users} objects were made of it, and live")))
-            }
+            users => Err(errno::refused(
+                libc::EBUSY,
+                format_args!("{users} objects that were created from it still exist"),
+            )),
         }
     }
 }

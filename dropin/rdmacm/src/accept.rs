@@ -66,7 +66,7 @@ fn require_request(of: &CmIdObject) -> Result<(), Errno> {
     let mut manager = connection_manager()?;
     match manager.end(of.token)?.connection.as_ref().map(Connection::state) {
         Some(State::ReqReceived) => Ok(()),
-        _ => Err(invalid("nobody asks to connect, or it was answered")),
+        _ => Err(invalid("no connection request is pending, or it was answered")),
     }
 }
 

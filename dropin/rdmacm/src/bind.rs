@@ -173,7 +173,7 @@ fn listen(of: &CmIdObject, backlog: c_int) -> Result<(), Errno> {
     if id_state.local.is_some_and(|bound| !bound.ip().is_loopback())
         && let Err(number) = manager.open_remote()
     {
-        tracing::info!("nobody comes from other hosts: error {number}");
+        tracing::info!("no other host can connect: error {number}");
     }
     id_state.stage = Stage::Listening;
     Ok(())

@@ -197,7 +197,7 @@ impl ConnectionManager {
         step: impl FnOnce(&mut Connection) -> Result<Option<Message>, WrongState>,
     ) -> Result<(), Errno> {
         let connection = self.end(token)?.connection.as_mut();
-        let connection = connection.ok_or_else(|| invalid("nobody asks, and nobody was asked"))?;
+        let connection = connection.ok_or_else(|| invalid("no connection is requested or pending"))?;
         let message = step(connection).map_err(invalid)?;
         self.apply_step(token, Step { message, event: None });
         Ok(())

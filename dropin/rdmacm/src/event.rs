@@ -253,7 +253,7 @@ fn respond(about: &CmIdObject, reply: &Reply) -> Box<EventObject> {
 }
 
 fn over() -> Errno {
-    refused(libc::ENOTCONN, format_args!("the connection is over"))
+    refused(libc::ENOTCONN, format_args!("the connection has ended"))
 }
 
 /// Moves the queue pair to RTS and notifies the peer, or rejects the connection if that fails.

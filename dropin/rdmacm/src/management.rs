@@ -13,6 +13,7 @@ use crate::verbs;
 
 type Open = unsafe extern "C" fn(*mut u32) -> c_int;
 type Claim = unsafe extern "C" fn() -> c_int;
+type IsHeld = unsafe extern "C" fn() -> c_int;
 type Send = unsafe extern "C" fn(*const [u8; 16], *const [u8; MESSAGE_BYTES]) -> c_int;
 type Take = unsafe extern "C" fn(*mut [u8; 16], *mut [u8; 16], *mut [u8; MESSAGE_BYTES]) -> c_int;
 type CountRefused = unsafe extern "C" fn();
@@ -20,7 +21,9 @@ type CountRefused = unsafe extern "C" fn();
 struct Functions {
     open: Open,
     claim: Claim,
+    is_held: IsHeld,
     send: Send,
+    send_as_holder: Send,
     take: Take,
     count_refused: CountRefused,
 }
@@ -35,7 +38,9 @@ fn functions() -> Option<&'static Functions> {
                 Some(Functions {
                     open: *library.get(b"farcall_management_open\0").ok()?,
                     claim: *library.get(b"farcall_management_claim\0").ok()?,
+                    is_held: *library.get(b"farcall_management_is_held\0").ok()?,
                     send: *library.get(b"farcall_management_send\0").ok()?,
+                    send_as_holder: *library.get(b"farcall_management_send_as_holder\0").ok()?,
                     take: *library.get(b"farcall_management_take\0").ok()?,
                     count_refused: *library.get(b"farcall_management_count_refused\0").ok()?,
                 })
@@ -105,6 +110,19 @@ impl Management {
         let dst = dst.octets();
         // SAFETY: both pointers are valid for the duration of the call.
         unsafe { (self.functions.send)(&raw const dst, bytes) == 0 }
+    }
+
+    /// Returns whether this process still has the receive side.
+    pub fn is_held(&self) -> bool {
+        // SAFETY: the function has no arguments and no preconditions.
+        unsafe { (self.functions.is_held)() == 1 }
+    }
+
+    /// Like [`Management::send`], if this process still has the receive side. Returns whether the message was sent.
+    pub fn send_as_holder(&self, dst: Ipv6Addr, bytes: &[u8; MESSAGE_BYTES]) -> bool {
+        let dst = dst.octets();
+        // SAFETY: both pointers are valid for the duration of the call.
+        unsafe { (self.functions.send_as_holder)(&raw const dst, bytes) == 1 }
     }
 
     /// Counts a connection that was refused because of a limit.

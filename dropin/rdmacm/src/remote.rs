@@ -135,7 +135,9 @@ impl ConnectionManager {
         true
     }
 
-    /// Forwards a message to its destination.
+    /// Forwards a message to its destination. This process may be stopped at any step, and another one may handle
+    /// repetitions of the message in the meantime; so whatever leaves this process is sent by
+    /// [`ConnectionManager::forward`] and [`ConnectionManager::reject_as_holder`].
     fn dispatch(&mut self, remote_mad: &RemoteMad) {
         // Its format was checked when it was received.
         let Ok(mad) = Mad::decode(&remote_mad.bytes) else { return };
@@ -158,9 +160,8 @@ impl ConnectionManager {
                     return self.handle_message(remote_mad.src, mad);
                 }
                 match port::reach_process(slot) {
-                    // A message that is not accepted is repeated by its sender.
-                    Ok(socket) => drop(forward(&socket, remote_mad)),
-                    Err(libc::ECONNREFUSED | libc::ENOENT) => self.reject_unroutable(remote_mad.src, &mad),
+                    Ok(socket) => self.forward(&socket, remote_mad),
+                    Err(libc::ECONNREFUSED | libc::ENOENT) => self.reject_as_holder(remote_mad.src, &mad),
                     Err(error) => tracing::debug!("process {slot} cannot be reached: error {error}"),
                 }
             }
@@ -184,38 +185,34 @@ impl ConnectionManager {
         }
         let Ok(socket) = port::socket() else { return };
         match port::reach(&socket, route.port_space, &route.to) {
-            Ok(Reached::Yes) => drop(forward(&socket, remote_mad)),
-            Ok(Reached::NoListener) => self.reject_unroutable(remote_mad.src, question),
+            Ok(Reached::Yes) => self.forward(&socket, remote_mad),
+            Ok(Reached::NoListener) => self.reject_as_holder(remote_mad.src, question),
             // The request is repeated by its sender.
             Ok(Reached::Busy) | Err(_) => {}
         }
     }
 
-    /// Replies to a message without a destination on this host.
+    /// Forwards a message, unless another process has taken queue pair 1 over. A message that is not accepted is
+    /// repeated by its sender. One that is forwarded twice has the effect of one that the network duplicated.
+    fn forward(&self, socket: &OwnedFd, remote_mad: &RemoteMad) {
+        if self.remote.as_ref().is_some_and(|remote| remote.management.is_held()) {
+            let _ = send(socket, &remote_mad.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+    }
+
+    /// Replies to a message without a destination on this host, unless another process has taken queue pair 1 over.
+    fn reject_as_holder(&self, peer: Ipv6Addr, mad: &Mad) {
+        let (Some(remote), Some(answer)) = (&self.remote, rejection_of(mad)) else { return };
+        if !remote.management.send_as_holder(peer, &answer.encode()) {
+            tracing::debug!("no rejection was sent to {peer}");
+        }
+    }
+
+    /// Replies to a message for an endpoint that this process does not have.
     fn reject_unroutable(&self, peer: Ipv6Addr, mad: &Mad) {
-        let private_data = Vec::new();
-        let answer = match &mad.message {
-            Message::Req(_) => Message::Rej(Rejection {
-                rejected: RejectedMessage::Req,
-                reason: reason::INVALID_SERVICE_ID,
-                private_data,
-            }),
-            Message::SidrReq(request) => Message::SidrRep(ServiceReply {
-                status: reason::SIDR_UNSUPPORTED,
-                qp_num: 0,
-                service_id: request.route.service_id(),
-                qkey: 0,
-                private_data,
-            }),
-            Message::Rep(_) => Message::Rej(Rejection {
-                rejected: RejectedMessage::Rep,
-                reason: reason::INVALID_COMMUNICATION_ID,
-                private_data,
-            }),
-            Message::Dreq { .. } => Message::Drep,
-            _ => return,
-        };
-        self.send_mad(peer, &CommunicationIds::for_responder(mad.remote_comm_id, mad).mad(answer));
+        if let Some(answer) = rejection_of(mad) {
+            self.send_mad(peer, &answer);
+        }
     }
 
     /// Sends a message, which may be lost.
@@ -332,7 +329,29 @@ impl ConnectionManager {
     }
 }
 
-/// Forwards a message. Returns whether it was accepted.
-fn forward(socket: &OwnedFd, remote_mad: &RemoteMad) -> bool {
-    send(socket, &remote_mad.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
+/// Returns the reply to a message without a destination; `None` if it gets none.
+fn rejection_of(mad: &Mad) -> Option<Mad> {
+    let private_data = Vec::new();
+    let answer = match &mad.message {
+        Message::Req(_) => Message::Rej(Rejection {
+            rejected: RejectedMessage::Req,
+            reason: reason::INVALID_SERVICE_ID,
+            private_data,
+        }),
+        Message::SidrReq(request) => Message::SidrRep(ServiceReply {
+            status: reason::SIDR_UNSUPPORTED,
+            qp_num: 0,
+            service_id: request.route.service_id(),
+            qkey: 0,
+            private_data,
+        }),
+        Message::Rep(_) => Message::Rej(Rejection {
+            rejected: RejectedMessage::Rep,
+            reason: reason::INVALID_COMMUNICATION_ID,
+            private_data,
+        }),
+        Message::Dreq { .. } => Message::Drep,
+        _ => return None,
+    };
+    Some(CommunicationIds::for_responder(mad.remote_comm_id, mad).mad(answer))
 }

@@ -119,7 +119,7 @@ pub fn disconnect_at_exit() {
     ONCE.call_once(|| {
         // SAFETY: `leave` exists until the process exits, because the library is never unloaded (`-z nodelete`).
         if unsafe { libc::atexit(leave) } != 0 {
-            tracing::warn!("peers on other hosts are not told when this process ends");
+            tracing::warn!("peers on other hosts are not notified when this process ends");
         }
     });
 }

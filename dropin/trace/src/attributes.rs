@@ -8,17 +8,9 @@ use farcall_layout::{
 };
 use farcall_verbs::Wc;
 
-use crate::argument::{Argument, Hint, Phase, format_gid, variables};
+use crate::argument::{Argument, Hint, Phase, variables};
 use crate::line::Line;
 use crate::names;
-
-/// Formats the name of a number if there is one, and the number otherwise.
-pub(crate) fn word_or_number(line: &mut Line, word: Option<&str>, number: impl std::fmt::Display) {
-    match word {
-        Some(word) => line.word(word),
-        None => line.number(number),
-    }
-}
 
 fn format_mtu(line: &mut Line, mtu: u32) {
     match names::mtu_bytes(mtu) {
@@ -42,7 +34,7 @@ fn format_cap(line: &mut Line, cap: &QpCap) {
 pub(crate) fn format_path(line: &mut Line, path: &AhAttr) {
     line.object(|line| {
         if path.is_global != 0 {
-            format_gid(path.grh.dgid, line.key("dgid"));
+            line.key("dgid").gid(path.grh.dgid);
             line.key("sgid_index").number(path.grh.sgid_index);
         }
         if path.is_global == 0 || path.dlid != 0 {
@@ -68,7 +60,7 @@ fn format_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
         line.number(value.into());
     }
     fn state(line: &mut Line, state: u32) {
-        word_or_number(line, names::qp_state(state), state);
+        line.word_or_number(names::qp_state(state), state);
     }
     fn access(line: &mut Line, flags: u32) {
         line.flags(flags.into(), &names::ACCESS);
@@ -110,7 +102,7 @@ fn format_qp_attr(line: &mut Line, attr: &QpAttr, attr_mask: i32) {
 /// The common part of both functions that create a queue pair.
 macro_rules! format_init {
     ($line:ident, $hint:ident, $attr:ident) => {{
-        word_or_number($line.key("qp_type"), names::qp_type($attr.qp_type), $attr.qp_type);
+        $line.key("qp_type").word_or_number(names::qp_type($attr.qp_type), $attr.qp_type);
         // SAFETY: contract of `Argument::format`: the structure's queues are null or live.
         unsafe {
             $attr.send_cq.format($line.key("send_cq"), $hint);
@@ -179,13 +171,13 @@ variables! {
         ]);
     });
     PortAttr as |attr, line, _hint| line.object(|line| {
-        word_or_number(line.key("state"), names::port_state(attr.state as u32), attr.state);
+        line.key("state").word_or_number(names::port_state(attr.state as u32), attr.state);
         format_mtu(line.key("active_mtu"), attr.active_mtu as u32);
         line.key("lid").number(attr.lid);
         line.key("gid_tbl_len").number(attr.gid_tbl_len);
     });
     GidEntry as |entry, line, _hint| line.object(|line| {
-        format_gid(entry.gid, line.key("gid"));
+        line.key("gid").gid(entry.gid);
         line.key("index").number(entry.gid_index);
         line.key("type").word(match entry.gid_type {
             1 => "ROCE_V1",
@@ -199,7 +191,7 @@ variables! {
 
 fn format_event(line: &mut Line, event: &AsyncEvent) {
     line.object(|line| {
-        word_or_number(line.key("event"), names::event(event.event_type as u32), event.event_type);
+        line.key("event").word_or_number(names::event(event.event_type as u32), event.event_type);
         // SAFETY: the element has the type that the event's type implies, and is live until the event is acknowledged.
         unsafe {
             match event_of(event.event_type) {

@@ -9,7 +9,7 @@ use farcall_layout::rdmacm::{AddrInfo, CmEvent, CmId, ConnParam, UdParam, event}
 use libc::sockaddr;
 
 use crate::argument::{Argument, Hint, Phase, variables};
-use crate::attributes::{format_path, word_or_number};
+use crate::attributes::format_path;
 use crate::line::Line;
 use crate::{cm_names, names};
 
@@ -152,14 +152,11 @@ fn format_info(line: &mut Line, info: &AddrInfo) {
             line.key("flags").flags(u64::from(info.ai_flags as u32), &cm_names::ADDR_FLAGS);
         }
         if info.ai_qp_type != 0 {
-            word_or_number(line.key("qp_type"), names::qp_type(info.ai_qp_type as u32), info.ai_qp_type);
+            line.key("qp_type").word_or_number(names::qp_type(info.ai_qp_type as u32), info.ai_qp_type);
         }
         if info.ai_port_space != 0 {
-            word_or_number(
-                line.key("port_space"),
-                cm_names::port_space(info.ai_port_space.into()),
-                info.ai_port_space,
-            );
+            line.key("port_space")
+                .word_or_number(cm_names::port_space(info.ai_port_space.into()), info.ai_port_space);
         }
         for (name, len, address) in
             [("src_addr", info.ai_src_len, info.ai_src_addr), ("dst_addr", info.ai_dst_len, info.ai_dst_addr)]
@@ -182,7 +179,7 @@ impl Argument for *const AddrInfo {
 
 fn format_event(line: &mut Line, of: &CmEvent, hint: &Hint) {
     line.object(|line| {
-        word_or_number(line.key("event"), cm_names::event(of.event), of.event);
+        line.key("event").word_or_number(cm_names::event(of.event), of.event);
         for (name, id) in [("id", of.id), ("listen_id", of.listen_id)] {
             if !id.is_null() {
                 line.key(name).hex(id.addr() as u64);
@@ -229,8 +226,8 @@ fn format_status(line: &mut Line, of: &CmEvent, is_datagram: bool) {
             Some(name) => line.word_fmt(format_args!("-{name}")),
             None => line.number(status),
         },
-        status if is_datagram => word_or_number(line, cm_names::service_status(status), status),
-        status => word_or_number(line, cm_names::rejection(status), status),
+        status if is_datagram => line.word_or_number(cm_names::service_status(status), status),
+        status => line.word_or_number(cm_names::rejection(status), status),
     }
 }
 

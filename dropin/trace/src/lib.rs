@@ -10,7 +10,7 @@
 //! | `target` | destination of the lines: the variables, the file |
 //! | `line` | one line of text or JSON in a bounded buffer |
 //! | `call` | a call from its beginning to its end |
-//! | `argument`, `attributes`, `work` | formatting of arguments, attributes and work requests |
+//! | `argument`, `values`, `attributes`, `work` | formatting of arguments, attributes and work requests |
 //! | `cm` | formatting of identifiers, addresses and events of the connection manager |
 //! | `names`, `cm_names` | names of numbers |
 //! | `export`, `errno` | how both libraries export functions, and how these report errors |
@@ -28,6 +28,7 @@ mod line;
 mod names;
 mod polls;
 mod target;
+mod values;
 mod work;
 
 pub use argument::{Argument, Hint, OtherArguments, Phase, Returned};

@@ -172,6 +172,19 @@ impl Line {
         self.raw(format_args!("{quote}"));
     }
 
+    /// Formats the name of a number if there is one, and the number otherwise.
+    pub fn word_or_number(&mut self, word: Option<&str>, number: impl std::fmt::Display) {
+        match word {
+            Some(word) => self.word(word),
+            None => self.number(number),
+        }
+    }
+
+    /// Formats a GID as an IPv6 address.
+    pub fn gid(&mut self, gid: [u8; 16]) {
+        self.word_fmt(format_args!("{}", std::net::Ipv6Addr::from(gid)));
+    }
+
     /// Writes a missing value.
     pub fn null(&mut self) {
         let null = if self.format == Format::Text { "NULL" } else { "null" };

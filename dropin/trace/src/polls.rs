@@ -36,7 +36,7 @@ impl EmptyPolls {
         let is_mine =
             self.next_record_ns.compare_exchange(next_ns, later_ns, Ordering::Relaxed, Ordering::Relaxed);
         if is_mine.is_ok() {
-            note("polls in vain", |line| {
+            note("empty polls", |line| {
                 line.key("cq").number(cq);
                 line.key("empty_polls").number(count);
                 line.key("for_ms").number(for_ns / 1_000_000);

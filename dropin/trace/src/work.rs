@@ -2,7 +2,6 @@
 
 use farcall_verbs::{RecvWr, SendFlags, SendWr, Sge, Wc, WcFlags, WrOpcode};
 
-use crate::attributes::word_or_number;
 use crate::line::Line;
 use crate::names;
 
@@ -22,7 +21,7 @@ fn elements(line: &mut Line, sges: &[Sge], has_keys: bool) {
 pub fn request(line: &mut Line, request: &SendWr<'_>, is_datagram: bool) {
     line.object(|line| {
         line.key("wr_id").hex(request.wr_id);
-        word_or_number(line.key("opcode"), names::wr_opcode(request.opcode), request.opcode.0);
+        line.key("opcode").word_or_number(names::wr_opcode(request.opcode), request.opcode.0);
         line.key("flags").flags(request.send_flags.bits().into(), &names::SEND_FLAGS);
         match request.opcode {
             WrOpcode::WRITE | WrOpcode::WRITE_WITH_IMM | WrOpcode::READ => {
@@ -96,7 +95,7 @@ pub fn completion(line: &mut Line, wc: &Wc) {
             line.key("status_code").number(wc.status.0);
         }
         if wc.status.is_success() {
-            word_or_number(line.key("opcode"), names::wc_opcode(wc.opcode), wc.opcode.0);
+            line.key("opcode").word_or_number(names::wc_opcode(wc.opcode), wc.opcode.0);
             if wc.opcode.is_receive() || wc.byte_len > 0 {
                 line.key("byte_len").number(wc.byte_len);
             }

@@ -142,7 +142,7 @@ impl Recorder {
         let mut head = Vec::new();
         pcapng::section(
             &mut head,
-            &format!("What {process} sent and received through Farcall's software RNIC."),
+            &format!("Packets that {process} sent and received through Farcall's software RNIC."),
         );
         pcapng::interface(
             &mut head,

@@ -1,10 +1,10 @@
-//! The extended queue pair and completion queue, which contain function tables.
+//! The extended context, queue pair and completion queue, which contain function tables.
 
 use std::ffi::{c_int, c_uint, c_void};
 
 use farcall_verbs::Sge;
 
-use crate::{Absent, Ah, CompChannel, Cq, DeviceAttr, Pd, Qp, QpCap, Srq, SrqAttr};
+use crate::{Absent, Ah, CompChannel, Context, Cq, DeviceAttr, Pd, PortAttr, Qp, QpCap, Srq, SrqAttr};
 
 /// `struct ibv_cq_init_attr_ex`.
 #[repr(C)]
@@ -158,4 +158,27 @@ pub struct GidEntry {
 pub struct Values {
     pub comp_mask: u32,
     pub raw_clock: libc::timespec,
+}
+
+/// `struct verbs_context`: the extended functions, then `sz`, then the context. Later versions add fields at its
+/// beginning.
+#[repr(C)]
+pub struct VerbsContext {
+    pub query_port: unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, usize) -> c_int,
+    pub before_query_rt_values: [Absent; 23],
+    pub query_rt_values: unsafe extern "C" fn(*mut Context, *mut Values) -> c_int,
+    pub create_cq_ex: unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx,
+    /// Reserved for libibverbs.
+    pub private: *mut c_void,
+    pub query_device_ex: unsafe extern "C" fn(*mut Context, *const c_uint, *mut DeviceAttrEx, usize) -> c_int,
+    pub flows: [Absent; 4],
+    pub open_qp: Absent,
+    pub create_qp_ex: unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp,
+    pub get_srq_num: Absent,
+    pub create_srq_ex: unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq,
+    pub xrc_domains: [Absent; 2],
+    pub placeholder: u64,
+    /// `sizeof(struct verbs_context)`.
+    pub size_bytes: usize,
+    pub context: Context,
 }

@@ -7,7 +7,6 @@
 #![allow(missing_docs, reason = "the names are the headers'")]
 
 mod attributes;
-mod context;
 mod event;
 mod extended;
 mod functions;
@@ -18,13 +17,14 @@ pub use attributes::{
     AhAttr, AsyncEvent, DeviceAttr, GlobalRoute, PortAttr, QpAttr, QpInitAttr, SrqAttr, SrqInitAttr, mask,
     srq_mask,
 };
-pub use context::{
-    ABSENT, Absent, Context, ContextOps, Device, EXTENDED, Post, TRANSPORT_IWARP, VerbsContext,
-};
 pub use event::{Element, event_of, event_type};
 pub use extended::{
     CqEx, CqInitAttrEx, DataBuf, DeviceAttrEx, GidEntry, QpEx, QpInitAttrEx, SrqInitAttrEx, Values,
+    VerbsContext,
 };
 pub use farcall_verbs::QpCap;
 pub use functions::Functions;
-pub use objects::{Ah, CompChannel, Cq, Mr, Pd, Qp, Srq};
+pub use objects::{
+    ABSENT, Absent, Ah, CompChannel, Context, ContextOps, Cq, Device, EXTENDED, Mr, Pd, Post, Qp, Srq,
+    TRANSPORT_IWARP,
+};

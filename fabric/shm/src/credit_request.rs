@@ -152,7 +152,7 @@ mod tests {
 
         /// Checks, after all threads have ended, that the request has completed or the sleeper was woken.
         fn check(&self) {
-            assert!(!self.side.has_pending() || self.event.load(Acquire), "it waits, and nobody is told");
+            assert!(!self.side.has_pending() || self.event.load(Acquire), "it waits, and no event is set");
         }
     }
 
@@ -240,7 +240,7 @@ mod tests {
             };
             scene.queue.clear_idle(&mut [0], &mut [0], |_| scene.side.has_pending());
             poster.join().unwrap();
-            assert!(scene.queue.bits(0) & 1 != 0, "it waits, and no poll looks");
+            assert!(scene.queue.bits(0) & 1 != 0, "it waits, and no poll reads it");
         });
     }
 }

@@ -82,7 +82,7 @@ fn inherited(operation: &'static str, object: String) -> Error {
         operation,
         object,
         state: "inherited by a fork".into(),
-        remedy: "it works in the process that made it; a forked child opens the device anew",
+        remedy: "it works in the process that made it; a forked child must open the device itself",
     }
 }
 

@@ -353,7 +353,7 @@ mod tests {
             scene.readiness.arm(false);
             let seen = scene.sees(0);
             producer.join().unwrap();
-            assert!(seen || scene.event.load(Acquire), "the owner sleeps and nobody wakes it");
+            assert!(seen || scene.event.load(Acquire), "the owner sleeps and no thread wakes it");
         });
     }
 

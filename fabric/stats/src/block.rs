@@ -5,24 +5,12 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use crate::Counter;
 use crate::format::{
     BLOCK_COUNTERS, BLOCK_LABEL, BLOCK_NEXT, BLOCK_RECORDS, BLOCK_STATE, BlockLayout, ENDED, LABEL_BYTES,
     LIVE, NAME_BYTES, RECORD_BYTES,
 };
 use crate::page::{Page, word};
-
-/// A struct of counters that can be placed in shared memory; declared with [`crate::counters!`].
-///
-/// # Safety
-/// The type must be `repr(C)` and consist of [`Counter`] fields only, one for each name.
-pub unsafe trait Counters: Default {
-    /// Names in the order of the fields, at most 31 bytes each.
-    const NAMES: &'static [&'static str];
-
-    /// Descriptions of the counters in the same order; empty if the names need no explanation.
-    const HELP: &'static [&'static str] = &[];
-}
+use crate::{Counter, Counters};
 
 /// The counters `C` of one endpoint in the process's statistics, with a flight recorder. Dropping the block marks it as
 /// ended; its last values stay readable.

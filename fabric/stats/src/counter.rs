@@ -34,6 +34,18 @@ impl Counter {
     }
 }
 
+/// A struct of counters that can be placed in shared memory; declared with [`crate::counters!`].
+///
+/// # Safety
+/// The type must be `repr(C)` and consist of [`Counter`] fields only, one for each name.
+pub unsafe trait Counters: Default {
+    /// Names in the order of the fields, at most 31 bytes each.
+    const NAMES: &'static [&'static str];
+
+    /// Descriptions of the counters in the same order; empty if the names need no explanation.
+    const HELP: &'static [&'static str] = &[];
+}
+
 /// Declares a `#[repr(C)]` struct of [`Counter`]s with the table of its names, for use in a [`crate::Block`].
 #[macro_export]
 macro_rules! counters {

@@ -71,3 +71,16 @@ impl BlockLayout {
         (self.records_at() + self.records * RECORD_BYTES).next_multiple_of(64)
     }
 }
+
+/// Returns the leading words of a label that can be part of a metric name.
+pub(crate) fn words(label: &str) -> Vec<&str> {
+    let is_word = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
+    label.split([' ', ',']).take_while(is_word).collect()
+}
+
+/// Splits a label that consists of words and one final number.
+pub(crate) fn split_label(label: &str) -> Option<(String, u32)> {
+    let words = words(label);
+    let number = label.rsplit_once(' ')?.1.parse().ok()?;
+    (words.len() + 1 == label.split(' ').count()).then(|| (words.join("_"), number))
+}

@@ -18,9 +18,9 @@ mod read;
 mod segment;
 mod times;
 
-pub use block::{Block, Counters};
+pub use block::Block;
 pub use connection::{Connection, PathReason};
-pub use counter::Counter;
+pub use counter::{Counter, Counters};
 pub use error::StatsError;
 pub use page::{LockedPage, lock_for_fork, renew_in_child};
 pub use prometheus::prometheus;

@@ -10,8 +10,8 @@ use farcall_shm::{Mutex, fork};
 
 use crate::format::{
     AT_EXE, AT_MAGIC, AT_PID, AT_START, AT_USED, BlockLayout, EXE_BYTES, FIRST_BLOCK, MAGIC, SEGMENT_BYTES,
+    split_label,
 };
-use crate::prometheus::split;
 use crate::read::start_ticks;
 use crate::segment;
 
@@ -119,7 +119,7 @@ impl Page {
         names: &'static [&'static str],
         help: &'static [&'static str],
     ) {
-        let Some((name, _)) = split(label) else { return };
+        let Some((name, _)) = split_label(label) else { return };
         let mut slots = self.slots.lock();
         if slots.kinds.len() < KINDS_MAX && slots.kinds.iter().all(|kind| kind.name != name) {
             slots.kinds.push(Kind { name, names, help });

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::format::{split_label, words};
 use crate::page::Page;
 use crate::{BlockReport, Histogram, Report};
 
@@ -50,7 +51,7 @@ impl Family {
 pub fn prometheus(report: &Report) -> String {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     for block in report.blocks.iter().filter(|block| block.live) {
-        match split(&block.label) {
+        match split_label(&block.label) {
             Some((kind, number)) => describe(block, &kind, number, &mut families),
             None => continue,
         }
@@ -112,19 +113,6 @@ fn describe(block: &BlockReport, kind: &str, number: u32, families: &mut BTreeMa
             families.entry(name.clone()).or_insert_with(|| Family::new(kind_of_metric, help(kind, counter)));
         let _ = writeln!(family.samples, "{name}{{number=\"{number}\"}} {value}");
     }
-}
-
-/// Returns the leading words of a label that can be part of a metric name.
-fn words(label: &str) -> Vec<&str> {
-    let is_word = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
-    label.split([' ', ',']).take_while(is_word).collect()
-}
-
-/// Splits a label that consists of words and one final number.
-pub(crate) fn split(label: &str) -> Option<(String, u32)> {
-    let words = words(label);
-    let number = label.rsplit_once(' ')?.1.parse().ok()?;
-    (words.len() + 1 == label.split(' ').count()).then(|| (words.join("_"), number))
 }
 
 #[cfg(test)]

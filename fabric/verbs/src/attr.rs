@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Access, CompChannel, Gid, QpState, RawCq, RawSrq, ReceivedRoute, Wc, WcFlags};
+use crate::{Access, Gid, LinkLayer, QpState, ReceivedRoute, Wc, WcFlags};
 use bitflags::bitflags;
 
 /// Path MTU, with libibverbs' values.
@@ -221,17 +221,6 @@ pub enum PortState {
     Active = 4,
 }
 
-/// Link layer of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum LinkLayer {
-    /// InfiniBand: addressed by LID.
-    InfiniBand = 1,
-    /// Ethernet (RoCE, software): addressed by GID.
-    Ethernet = 2,
-}
-
 /// A port (`ibv_port_attr`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -248,14 +237,6 @@ pub struct PortAttr {
     pub lid: u16,
     /// Link layer.
     pub link_layer: LinkLayer,
-}
-
-/// Parameters of a new completion queue.
-pub struct CqInitAttr<'a> {
-    /// Minimum number of completions that the queue holds.
-    pub cqe: u32,
-    /// Channel that receives the queue's events; `None`: the queue can only be polled.
-    pub channel: Option<&'a dyn CompChannel>,
 }
 
 /// Parameters of a new shared receive queue.
@@ -308,22 +289,6 @@ impl Default for QpCap {
     fn default() -> Self {
         Self { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 256 }
     }
-}
-
-/// Parameters of a new queue pair (`ibv_qp_init_attr`).
-pub struct QpInitAttr<'a> {
-    /// Completion queue of sends.
-    pub send_cq: &'a dyn RawCq,
-    /// Completion queue of receives.
-    pub recv_cq: &'a dyn RawCq,
-    /// Shared receive queue that replaces the queue pair's own receive queue.
-    pub srq: Option<&'a dyn RawSrq>,
-    /// Sizes.
-    pub cap: QpCap,
-    /// Transport.
-    pub qp_type: QpType,
-    /// Whether every send is signalled, whatever its flags.
-    pub sq_sig_all: bool,
 }
 
 /// The path to a peer (`ibv_ah_attr`).

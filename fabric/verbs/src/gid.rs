@@ -3,7 +3,18 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::{Error, LinkLayer, Result};
+use crate::{Error, Result};
+
+/// Link layer of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum LinkLayer {
+    /// InfiniBand: addressed by LID.
+    InfiniBand = 1,
+    /// Ethernet (RoCE, software): addressed by GID.
+    Ethernet = 2,
+}
 
 /// A global identifier: 128 bits, an IPv6 address in form.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -27,20 +27,20 @@ mod wc;
 mod wr;
 
 pub use attr::{
-    AhAttr, CqInitAttr, DeviceAttr, LinkLayer, MrAttr, MrMemory, Mtu, OpCaps, PortAttr, PortState, QpAttr,
-    QpCap, QpInitAttr, QpType, RnrTimer, SrqAttr, SrqCap, SrqInitAttr,
+    AhAttr, DeviceAttr, MrAttr, MrMemory, Mtu, OpCaps, PortAttr, PortState, QpAttr, QpCap, QpType, RnrTimer,
+    SrqAttr, SrqCap, SrqInitAttr,
 };
 pub use clock::{Clock, MonotonicClock, Nanos, VirtualClock};
 pub use error::{Error, PostError, Result};
 pub use event::{AsyncEvent, AsyncEventKind};
 pub use flags::{Access, SendFlags, WcFlags};
-pub use gid::{Gid, GidChoice, GidEntry, GidScope, GidType};
+pub use gid::{Gid, GidChoice, GidEntry, GidScope, GidType, LinkLayer};
 pub use port_choice::PortChoice;
 pub use posting::{ATOMIC_BYTES, MAX_MESSAGE_BYTES, RecvRules, SendRules};
 pub use progress::{Endpoint, Progress, WaitSet, WakeProbe};
 pub use provider::{
-    AddressHandle, CompChannel, Context, Device, Notify, ProtectionDomain, Provider, RawCq, RawMr, RawQp,
-    RawSrq, Revoked, SrqInUse,
+    AddressHandle, CompChannel, Context, CqInitAttr, Device, Notify, ProtectionDomain, Provider, QpInitAttr,
+    RawCq, RawMr, RawQp, RawSrq, Revoked, SrqInUse,
 };
 pub use qp_state::QpState;
 pub use route_header::{ROUTE_HEADER_BYTES, ReceivedRoute, ipv4_route_header};

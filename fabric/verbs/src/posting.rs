@@ -2,7 +2,8 @@
 //!
 //! A provider stores [`SendRules`] and [`RecvRules`] next to each queue. A check is a few comparisons, inlined into the
 //! caller; the reason of a refusal is determined out of line. The provider itself checks keys, bounds and permissions
-//! of memory, free space in its queue, and address handles of datagrams.
+//! of memory, free space in its queue, and address handles of datagrams. It also fails READ and atomics over UC: like
+//! RNICs (mlx5), it accepts them and completes them with `LOC_QP_OP_ERR`.
 
 use crate::{Error, QpCap, QpState, QpType, RecvWr, Result, SendFlags, SendWr, WrOpcode};
 
@@ -64,10 +65,13 @@ impl SendRules {
         if is_plain && is_within { Ok(len_bytes) } else { self.check_atomic(wr, queued, is_within) }
     }
 
-    /// Completes `check` out of line: accepts atomics, and determines the reason of a refusal.
+    /// Completes `check` out of line: accepts atomics, and operations that complete with an error because the transport
+    /// does not define them; determines the reason of a refusal.
     #[inline(never)]
     fn check_atomic(&self, wr: &SendWr<'_>, queued: usize, is_within: bool) -> Result<u64> {
-        if is_within && self.has_atomic(wr.opcode) && wr.len_bytes() >= ATOMIC_BYTES {
+        let is_atomic = self.has_atomic(wr.opcode) && wr.len_bytes() >= ATOMIC_BYTES;
+        let is_undefined = matches!(self.qp_type, QpType::Uc) && wr.opcode.returns_data();
+        if is_within && (is_atomic || is_undefined) {
             return Ok(wr.len_bytes());
         }
         Err(self.refuse(wr, queued))
@@ -95,7 +99,8 @@ impl SendRules {
             return unsupported(format!("send flags {flags:#x}; there are {known:#x}"));
         }
         let is_plain = wr.opcode.0.wrapping_sub(self.first_opcode) <= self.following_opcodes;
-        if !is_plain && !self.has_atomic(wr.opcode) {
+        let is_undefined = matches!(self.qp_type, QpType::Uc) && wr.opcode.returns_data();
+        if !is_plain && !self.has_atomic(wr.opcode) && !is_undefined {
             return unsupported(format!("opcode {} over {:?}", wr.opcode.0, self.qp_type));
         }
         let what = if wr.sges().len() > self.max_sge as usize {

@@ -11,10 +11,34 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::{
-    Access, AhAttr, AsyncEvent, CqInitAttr, DeviceAttr, Error, Gid, GidChoice, GidEntry, GidType, LinkLayer,
-    MrAttr, MrMemory, Mtu, PortAttr, PostError, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Result,
-    SendWr, SrqAttr, SrqCap, SrqInitAttr, Wc,
+    Access, AhAttr, AsyncEvent, DeviceAttr, Error, Gid, GidChoice, GidEntry, GidType, LinkLayer, MrAttr,
+    MrMemory, Mtu, PortAttr, PostError, QpAttr, QpCap, QpState, QpType, RecvWr, Result, SendWr, SrqAttr,
+    SrqCap, SrqInitAttr, Wc,
 };
+
+/// Parameters of a new completion queue.
+pub struct CqInitAttr<'a> {
+    /// Minimum number of completions that the queue holds.
+    pub cqe: u32,
+    /// Channel that receives the queue's events; `None`: the queue can only be polled.
+    pub channel: Option<&'a dyn CompChannel>,
+}
+
+/// Parameters of a new queue pair (`ibv_qp_init_attr`).
+pub struct QpInitAttr<'a> {
+    /// Completion queue of sends.
+    pub send_cq: &'a dyn RawCq,
+    /// Completion queue of receives.
+    pub recv_cq: &'a dyn RawCq,
+    /// Shared receive queue that replaces the queue pair's own receive queue.
+    pub srq: Option<&'a dyn RawSrq>,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Transport.
+    pub qp_type: QpType,
+    /// Whether every send is signalled, whatever its flags.
+    pub sq_sig_all: bool,
+}
 
 /// An implementation of devices: the software RNIC, the system's libibverbs, or a simulated network.
 pub trait Provider: Send + Sync {

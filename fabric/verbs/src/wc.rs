@@ -54,7 +54,7 @@ statuses! {
     /// The target could not execute the request.
     REM_OP_ERR = 11, "remote operation error";
     /// The target did not respond in time, and the transport retries are exhausted.
-    RETRY_EXC_ERR = 12, "transport retries exceeded: the peer is dead, unreachable or not ready to receive";
+    RETRY_EXC_ERR = 12, "transport retries exceeded: the peer has exited, is unreachable or is not ready to receive";
     /// The target had no receive posted, and the RNR retries are exhausted.
     RNR_RETRY_EXC_ERR = 13, "receiver-not-ready retries exceeded: the peer posted no receive";
     /// Obsolete.

@@ -19,7 +19,7 @@ use rapidhash::v3::rapidhash_v3;
 use serde::{Deserialize, Serialize};
 
 use crate::fuse::ERA_MAX;
-use crate::journal::bad;
+use crate::record::bad;
 
 const HOLDER_BYTES: usize = 16;
 const AREA_AT: u64 = 4096;
@@ -128,7 +128,7 @@ impl ViewHistory for Lineage {
     fn propose(&self, before: Option<&MembershipView>, view: &MembershipView) -> io::Result<()> {
         let is_own = |recorded: &Recorded| before.is_some_and(|view| recorded.epochs.contains(&view.epoch));
         if self.recorded().era == ERA_MAX {
-            return Err(bad("other mounts have changed the volume too often; mount it anew"));
+            return Err(bad("other mounts have changed the volume too often; mount it again"));
         }
         self.change(|recorded| {
             if !is_own(recorded) {

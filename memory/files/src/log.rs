@@ -17,9 +17,9 @@ use std::time::Duration;
 use farcall_memory::RemoteMemory;
 use rustix::io::Errno;
 
-use crate::journal::{bad, replay, to_record, valid_bytes};
+use crate::memory_error::errno;
+use crate::record::{bad, replay, to_record, valid_bytes};
 use crate::tree::{BLOCK_BYTES, Result, Tree};
-use crate::volume::errno;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farlog01");
 const HEAD_BYTES: usize = 16;
@@ -196,7 +196,9 @@ impl Log {
         let mut state = self.state();
         // Logged only once, because restarting may be tried every second.
         if state.broken.is_none() {
-            tracing::error!("what another mount would need to go on is not noted any more: {errno}");
+            tracing::error!(
+                "the state with which another mount could continue is not stored any more: {errno}"
+            );
         }
         (state.broken, state.is_restart_wanted) = (Some(errno), false);
         state.records = Vec::new();
@@ -252,7 +254,8 @@ mod tests {
     use super::*;
     use crate::fuse::Request;
     use crate::fuse::requests::{create, forget, lookup, mkdir, release, rename, unlink};
-    use crate::journal::{Journal, Record};
+    use crate::journal::Journal;
+    use crate::record::Record;
     use crate::tree::{Attributes, Caller, DIRECTORY, KIND_BITS, ROOT, Time};
     use crate::volume::{Memory, Volume};
 

@@ -67,7 +67,7 @@ pub enum SupervisorError {
     #[error(transparent)]
     Mount(#[from] MountError),
     /// A worker exited after reporting an error. Contains its exit code.
-    #[error("the process that serves the files ended; it says why above")]
+    #[error("the process that serves the files ended; its message above states why")]
     Worker(i32),
     /// Workers exit before they serve.
     #[error(

@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use farcall_memory::{IoError, RemoteMemory};
-use rustix::io::Errno;
+use farcall_memory::RemoteMemory;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::fuse::{Request, execute};
-use crate::journal::{Journal, PendingChange, Record};
+use crate::journal::Journal;
 use crate::log::Log;
+use crate::memory_error::errno;
+use crate::record::{PendingChange, Record};
 use crate::tree::{Allocate, Attributes, Load, Result, Store, Time, Tree};
 
 /// Number of locks for the data of files. Files that share a lock sometimes wait for each other.
@@ -78,17 +79,6 @@ impl Memory for RemoteMemory {
 
     fn is_lost(&self) -> bool {
         Self::is_lost(self)
-    }
-}
-
-/// Converts an error for programs, and logs its reason for operators.
-pub(crate) fn errno(at: u64, error: IoError) -> Errno {
-    tracing::warn!(at, "bytes on memory nodes: {error}");
-    match error {
-        IoError::NoRoom { .. } => Errno::NOSPC,
-        IoError::Fenced => Errno::NOTCONN,
-        IoError::ReadOnly => Errno::ROFS,
-        _ => Errno::IO,
     }
 }
 

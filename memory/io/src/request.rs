@@ -162,7 +162,7 @@ pub enum TransferFailure {
     Failed(WcStatus),
     /// The request was in flight when another one failed or the session was closed. A WRITE may have changed its range
     /// completely, in part or not at all.
-    #[error("the session ended while it was under way: {0}")]
+    #[error("the session ended while it was in flight: {0}")]
     Unknown(SessionEnd),
     /// The request was never posted; a WRITE has changed nothing.
     #[error("it was not posted: {0}")]
@@ -193,7 +193,7 @@ pub enum SessionEnd {
         status: WcStatus,
     },
     /// Its completion queue is not polled any more. Requests that were in flight may never complete.
-    #[error("nobody looks for its completions: {0}; make a new poller and session")]
+    #[error("no thread polls its completions: {0}; make a new poller and session")]
     PollFailed(String),
     /// A queue pair refused a work request.
     #[error("{0}; make a new session")]

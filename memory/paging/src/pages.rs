@@ -47,7 +47,7 @@ impl Pages {
         let cannot = of("cannot keep pages in the pager");
         if let Some(resume_file) = resume_file {
             if resume_file.metadata().map_err(&cannot)?.len() > 0 {
-                return Err(cannot(io::Error::other("they were in the one that died")));
+                return Err(cannot(io::Error::other("they were in the pager that crashed")));
             }
             resume_file.set_len(1).map_err(&cannot)?;
         }
@@ -120,5 +120,5 @@ fn join(config: &Config, memory: &Arc<RemoteMemory>) -> Result<Option<NodeDiscov
     let Some(directory) = &config.directory else { return Ok(None) };
     let parsed = directory.parse::<Directory>().map_err(io::Error::other);
     let discovery = parsed.and_then(|directory| NodeDiscovery::start(directory, memory));
-    discovery.map(Some).map_err(of("cannot look for memory nodes"))
+    discovery.map(Some).map_err(of("cannot search for memory nodes"))
 }

@@ -43,12 +43,12 @@ pub fn preflight(config: &Config) -> Vec<Obstacle> {
             .collect();
     match stale_runs() {
         Ok(left) => found.extend(left.iter().map(|stale| {
-            let what = format!("a run whose process {} is gone left things behind", stale.paths.supervisor());
+            let what = format!("a run whose process {} is gone left files behind", stale.paths.supervisor());
             obstacle(what, "undo it: farcall page cleanup")
         })),
         Err(error) => found.push(obstacle(
             format!("what earlier runs left cannot be read: {error}"),
-            "look at /run/farcall-page",
+            "see /run/farcall-page",
         )),
     }
     found

@@ -43,11 +43,11 @@ pub enum PagingError {
     #[error(transparent)]
     Mount(#[from] MountError),
     /// The pager did not start; it has reported the reason. Contains its exit code.
-    #[error("the pager did not begin; it says why above")]
+    #[error("the pager did not start; its message above states why")]
     Pager(Option<i32>),
     /// The pager crashed and could not be replaced. The program was killed before it could observe that.
     #[error(
-        "the pager died, and no other could take over: the program was killed before it met a page that is gone"
+        "the pager crashed, and no other could take over: the program was killed before it accessed a page that is lost"
     )]
     PagerCrashed,
     /// An operation of the system failed.
@@ -320,7 +320,7 @@ impl<P: FnMut(Option<i32>) -> Command> Commands<P> {
 fn create_resume_file() -> Option<File> {
     let created = resume_file::create();
     created
-        .inspect_err(|error| tracing::info!("a pager that dies is not replaced here (Linux 6.9): {error}"))
+        .inspect_err(|error| tracing::info!("a pager that crashes is not replaced here (Linux 6.9): {error}"))
         .ok()
 }
 

@@ -84,7 +84,7 @@ pub enum RegionError {
 /// * *A program that removes its pages* (madvise with MADV_DONTNEED, mremap) loses them: they are poisoned.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use farcall_link::Nic;
 /// use farcall_memory::{ClientConfig, MemoryServer, NodeConfig};
 /// use farcall_region::{Preflight, RegionConfig, RemoteRegion};
 /// use farcall_softnic::SoftNic;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Encoding of the reply fields appended since the first version, all of them zero or empty.
-const APPENDED: [u8; 1] = [0];
+const APPENDED: [u8; 2] = [0; 2];
 
 /// The method of all requests.
 pub const METHOD: u16 = 1;
@@ -326,6 +326,20 @@ pub struct NodeStatus {
     pub metadata_bytes_max: u64,
     /// Reports of the holders, in the order of `holders`.
     pub reports: Vec<HolderReport>,
+    /// Memberships of the volumes, in the order of `volumes`. Empty if the node does not send them, like earlier
+    /// versions.
+    pub memberships: Vec<VolumeMembership>,
+}
+
+/// Membership of a volume by the latest view that a node has stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeMembership {
+    /// Number of nodes that the view names.
+    pub nodes: u32,
+    /// Number of these that have all metadata.
+    pub members: u32,
+    /// `true` if the node has all metadata. `false` if it is joining: the view is that of an earlier membership then.
+    pub is_member: bool,
 }
 
 /// Status of a volume on a node.
@@ -478,9 +492,11 @@ mod tests {
     fn reads_the_status_of_a_node_of_the_first_version() {
         let status = NodeStatus { expired: 3, holders: vec![Holder::default()], ..NodeStatus::default() };
         let mut bytes = Reply::Status(status.clone()).to_bytes();
-        assert_eq!(bytes.pop(), Some(0), "the last field is the list that was appended");
-        assert_eq!(Reply::parse(&bytes), Ok(Reply::Status(status)));
-        assert_eq!(Reply::parse(&bytes[..bytes.len() - 2]).unwrap_err().kind, RefusalKind::Malformed);
+        for _ in 0..2 {
+            assert_eq!(bytes.pop(), Some(0), "the last fields are the lists that were appended");
+            assert_eq!(Reply::parse(&bytes), Ok(Reply::Status(status.clone())));
+        }
+        assert_eq!(Reply::parse(&bytes[..bytes.len() - 3]).unwrap_err().kind, RefusalKind::Malformed);
     }
 
     #[test]

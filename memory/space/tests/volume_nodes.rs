@@ -2,7 +2,7 @@
 
 mod support;
 
-use farcall_memory::wire::Request as NodeRequest;
+use farcall_memory::wire::{Request as NodeRequest, VolumeMembership};
 use farcall_memory::*;
 use farcall_verbs::Endpoint;
 use support::Load;
@@ -258,6 +258,47 @@ fn turn_without_a_mark(nodes: &mut Nodes, engine: &mut Engine, node: usize) -> b
     nodes.tick();
     std::thread::yield_now();
     false
+}
+
+fn membership(nodes: &Nodes, at: usize) -> Option<VolumeMembership> {
+    nodes.nodes[at].as_ref().and_then(|node| node.status(nodes.now).memberships.first().copied())
+}
+
+/// The status of each node shows whether it has all metadata, and how many nodes do.
+#[test]
+fn shows_that_a_witness_is_joining_again() {
+    for is_empty in [true, false] {
+        let mut nodes = Nodes::with_witness(3, Some(2), 1);
+        let (mut engine, _) = nodes.claimed(1);
+        fill(&mut nodes, &mut engine, 1);
+        let whole = VolumeMembership { nodes: 3, members: 3, is_member: true };
+        assert_eq!([0, 1, 2].map(|at| membership(&nodes, at)), [Some(whole); 3]);
+        let cut = lose(&mut nodes, &mut engine, 2, drive_once);
+        let without = VolumeMembership { members: 2, ..whole };
+        while membership(&nodes, 0) != Some(without) {
+            nodes.drive_once(&mut engine);
+        }
+        if is_empty {
+            nodes.start(2);
+        } else {
+            nodes.nodes[2] = cut;
+            nodes.tick();
+        }
+        let mut seen = Vec::new();
+        while seen.last() != Some(&Some(whole)) || membership(&nodes, 0) != Some(whole) {
+            nodes.drive_once(&mut engine);
+            let found = membership(&nodes, 2);
+            if seen.last() != Some(&found) {
+                seen.push(found);
+            }
+        }
+        // The view of an earlier membership counts until the client claims the node again.
+        let (before, joining) = match is_empty {
+            true => (None, VolumeMembership::default()),
+            false => (Some(whole), VolumeMembership { is_member: false, ..whole }),
+        };
+        assert_eq!(seen, [before, Some(joining), Some(whole)]);
+    }
 }
 
 fn is_being_taken_in(engine: &Engine) -> bool {

@@ -237,5 +237,5 @@ fn vouches_for_the_last_committed_view_only() {
     drop(engine);
     (0..2).for_each(|at| run.nodes.start(at));
     let refused = run.claim(|volume| volume).err().unwrap().to_string();
-    assert!(refused.contains("has anything of it"), "{refused}");
+    assert!(refused.contains("has a part of it"), "{refused}");
 }

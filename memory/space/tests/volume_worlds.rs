@@ -96,11 +96,18 @@ impl Run {
         Self::in_world(WorldConfig::new(seed))
     }
 
-    /// Creates a world in which a page takes several packets, sent one after another.
+    /// Creates a world in which a page takes several packets: a client that exits in between tears a replica.
     fn with_small_packets(seed: u64) -> Self {
         let mut world_config = WorldConfig::new(seed);
+        world_config.params.mtu = Mtu::Mtu1024;
+        Self::in_world(world_config)
+    }
+
+    /// Creates a world in which a page takes several packets, and at most two of a queue pair are in flight.
+    fn with_few_packets(seed: u64) -> Self {
+        let mut world_config = WorldConfig::new(seed);
         let params = &mut world_config.params;
-        (params.mtu, params.unacknowledged_min, params.unacknowledged_max) = (Mtu::Mtu1024, 1, 1);
+        (params.mtu, params.unacknowledged_min, params.unacknowledged_max) = (Mtu::Mtu1024, 2, 2);
         Self::in_world(world_config)
     }
 
@@ -312,6 +319,11 @@ impl Run {
     /// the request had completed.
     fn exit_during(&mut self, begin: impl FnOnce(&mut Self), steps: u32) -> bool {
         self.claim_whole();
+        self.exit_after(begin, steps)
+    }
+
+    /// Starts a request of the client, and lets the client exit like [`Self::exit_during`].
+    fn exit_after(&mut self, begin: impl FnOnce(&mut Self), steps: u32) -> bool {
         begin(self);
         for _ in 0..steps {
             assert!(self.world.step());
@@ -379,9 +391,18 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn survives_one_node_and_all_clients_at_any_step() {
+    survives_all(Run::new);
+}
+
+#[test]
+fn survives_all_clients_between_the_packets_of_a_page() {
+    survives_all(Run::with_small_packets);
+}
+
+fn survives_all(new_run: impl Fn(u64) -> Run) {
     for seed in seeds(60) {
         println!("FARCALL_SIM_FIRST={seed}");
-        let mut run = Run::new(seed);
+        let mut run = new_run(seed);
         run.claim(ClaimFaults::default()).unwrap();
         run.client().unwrap().to_make = 40;
         for _ in 0..4 {
@@ -445,8 +466,8 @@ fn readmits_an_unreachable_member() {
     }
 }
 
-/// A client exits when one of two replicas of a page has its write. The next client writes the page as well, and exits
-/// at any step of that together with a node.
+/// A client exits when one of two replicas of a page has its write. The next client replays that, writes the page as
+/// well, and exits at any step of that together with a node.
 #[test]
 fn equalizes_replicas_before_a_write_intent() {
     let mut seen = BTreeSet::new();
@@ -457,7 +478,8 @@ fn equalizes_replicas_before_a_write_intent() {
             run.exit_when(2, |found| *found == [Some(1), Some(2)]);
             run.faulty = run.contents()[usize::from(is_newer_lost)].1;
 
-            let has_ended = run.exit_during(|run| run.begin_page(3), steps);
+            run.claim(ClaimFaults::default()).unwrap();
+            let has_ended = run.exit_after(|run| run.begin_page(3), steps);
             let found: Option<Vec<u8>> = run.contents().into_iter().map(|(content, _)| content).collect();
             seen.extend(found);
             run.exit(run.faulty);
@@ -491,7 +513,7 @@ fn repairs_one_replica_of_a_page_after_the_other() {
     for (repair, is_torn) in repairs.into_iter().flat_map(|repair| [(repair, false), (repair, true)]) {
         for steps in (0..).step_by(3) {
             // A replica is torn if the client exits between two packets of it.
-            let mut run = Run::with_small_packets(NO_FAULTS_SEED);
+            let mut run = Run::with_few_packets(NO_FAULTS_SEED);
             // Clients read the last replica of this page first.
             (run.replicas, run.page) = (NODES, NODES - 1);
             run.write_page(1);
@@ -510,13 +532,61 @@ fn repairs_one_replica_of_a_page_after_the_other() {
     }
 }
 
-/// No replica has the content of a page, and a client that writes the complete page exits at any step.
+/// A client exits at any step of a write of one page or of adjacent pages, each of several packets. The node that has a
+/// replica exits with it, unless it has the only one, and so does the next client at any step.
+#[test]
+fn restores_torn_pages_from_the_redo_log() {
+    let writes: [fn(&mut Run); 2] = [
+        |run| run.begin_page(2),
+        |run| {
+            let now = run.world.now();
+            let work = Work::Write(vec![2; 3 * PAGE_BYTES].into());
+            run.client().unwrap().overwrite(Request { token: TEST_TOKEN, offset: 0, work }, now);
+        },
+    ];
+    let mut torn = 0;
+    for (write, faulty) in
+        writes.into_iter().flat_map(|write| [(write, Some(0)), (write, Some(1)), (write, None)])
+    {
+        for steps in (0..).step_by(7) {
+            let mut run = Run::with_few_packets(NO_FAULTS_SEED);
+            run.replicas = if faulty.is_some() { 2 } else { 1 };
+            run.write_page(1);
+            let has_ended = run.exit_during(write, steps);
+            let found = run.contents();
+            torn += u32::from(found.iter().any(|(content, _)| content.is_none()));
+            if let Some(faulty) = faulty {
+                run.exit(found[faulty].1);
+            }
+            // The next client exits as well, while it replays the log.
+            run.claim(ClaimFaults::default()).unwrap();
+            for _ in 0..steps / 2 {
+                run.world.step();
+            }
+            run.client_exits();
+            run.claim(ClaimFaults::default()).unwrap();
+            run.check_all();
+            if has_ended {
+                break;
+            }
+        }
+    }
+    println!("{torn} pages were torn");
+    assert!(torn > 10, "{torn} pages were torn");
+}
+
+/// Neither a replica nor the redo log has the content of a page, and a client that writes the complete page exits at
+/// any step.
 #[test]
 fn stores_nothing_but_the_write_to_a_page_that_is_lost() {
     let mut seen = BTreeSet::new();
     for steps in 0.. {
         let mut run = Run::new(NO_FAULTS_SEED);
         run.write_page(1);
+        // Another page is written to the same slot of the log.
+        run.page = 1;
+        run.write_page(2);
+        run.page = 0;
         for task in run.nodes.clone().into_iter().flatten() {
             let program = run.world.endpoint::<NodeProgram>(task).unwrap();
             program.node.granted().for_each(|(_, slab)| slab.copy_in(0, &[9; PAGE_BYTES]));

@@ -89,8 +89,7 @@ impl<C: Clock> Driver<C> {
         self.set.clear();
         self.set.insert(self.stop.fd());
         self.waiter.wait_set(endpoint, &mut self.set);
-        sleep_on(self.set.fds(), timeout)
-            .map_err(|e| Error::os("poll", "sleep until something happens", e))?;
+        sleep_on(self.set.fds(), timeout).map_err(|e| Error::os("poll", "sleep until an event", e))?;
         self.waiter.woke();
         Ok(())
     }

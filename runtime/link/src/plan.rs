@@ -299,12 +299,12 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "l5",
-        summary: "As server-reply; each request is told of by one byte, and the server polls such bytes alone",
+        summary: "As server-reply; one byte announces each request, and the server polls only these bytes",
         plan: Plan { request: RequestPath::DenseMailbox, response: ResponsePath::Write, ..BASE },
     },
     Preset {
         name: "uc-rpc",
-        summary: "As server-reply over UC: what is lost is asked for and sent again",
+        summary: "As server-reply over UC: lost messages are requested again and retransmitted",
         plan: Plan { response: ResponsePath::Write, transport: Transport::Uc, ..BASE },
     },
     Preset {
@@ -339,7 +339,7 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "rdma-memcached",
-        summary: "The client sends requests; the server tells of every result by SEND, and the client READs it",
+        summary: "The client sends requests; the server announces every result by SEND, and the client READs it",
         plan: Plan { request: RequestPath::Send, response: ResponsePath::NotifyThenFetch, ..BASE },
     },
 ];

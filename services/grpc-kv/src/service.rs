@@ -78,7 +78,7 @@ impl OrderedKv for KvService {
         let changes = request.into_inner().changes.into_iter().map(|change| match change.change {
             Some(change::Change::Put(Record { key, value })) => Ok(Change::Put(key, value)),
             Some(change::Change::Delete(key)) => Ok(Change::Delete(key)),
-            None => Err(Status::invalid_argument("a change of the batch says neither put nor delete")),
+            None => Err(Status::invalid_argument("a change of the batch is neither put nor delete")),
         });
         self.store.write(changes.collect::<Result<_, _>>()?).await?;
         Ok(Response::new(BatchResponse {}))

@@ -106,7 +106,7 @@ pub enum StoreError {
     Closed,
     /// The disk or the files on it failed. After a failed write the store rejects all others, because the contents of
     /// the disk are not known.
-    #[error("the store failed: {0}; look at its disk, then start it again")]
+    #[error("the store failed: {0}; check its disk, then restart it")]
     Failed(Arc<fjall::Error>),
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn read<M: Message + Default>(data: &[u8]) -> Result<M, Status> {
         return Err(Status::internal("a message is missing"));
     };
     if *is_compressed != 0 {
-        return Err(Status::unimplemented("a compressed message, which nobody asked for"));
+        return Err(Status::unimplemented("a compressed message, although compression was not negotiated"));
     }
     let len = u32::from_be_bytes(*len) as usize;
     if len > MESSAGE_BYTES_MAX {

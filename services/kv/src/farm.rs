@@ -15,7 +15,9 @@
 //! See [`crate::bypass`].
 //!
 //! ```
+//! use farcall_link::Nic;
 //! use farcall_kv::farm::{FarmClient, FarmConfig, serve};
+//! use farcall_link::Nic;
 //! use farcall_rpc::Server;
 //! use farcall_softnic::SoftNic;
 //!

@@ -5,7 +5,9 @@
 //! that is disturbed too often is made as a call. See [`crate::bypass`].
 //!
 //! ```
+//! use farcall_link::Nic;
 //! use farcall_kv::pilaf::{PilafClient, PilafConfig, serve};
+//! use farcall_link::Nic;
 //! use farcall_rpc::Server;
 //! use farcall_softnic::SoftNic;
 //!

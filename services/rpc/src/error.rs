@@ -20,6 +20,25 @@ pub enum Executed {
     Unknown,
 }
 
+/// An error returned by a handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandlerError {
+    pub(crate) status: Status,
+    pub(crate) message: String,
+}
+
+impl HandlerError {
+    /// Creates an application's own error. The caller receives `code` (15 bits) and the message.
+    pub fn new(code: u16, message: impl Into<String>) -> Self {
+        Self { status: Status::application(code), message: message.into() }
+    }
+
+    /// Creates the error for a method that does not exist.
+    pub fn unknown_method(method: u16) -> Self {
+        Self { status: Status::UNKNOWN_METHOD, message: format!("method {method}") }
+    }
+}
+
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -124,7 +143,7 @@ pub enum CallError {
     },
     /// The window is full: its calls are outstanding, or were cancelled and have no response yet.
     #[error(
-        "all {window} calls of the window are outstanding, or given up and not answered yet; take completions first"
+        "all {window} calls of the window are outstanding, or abandoned and not answered yet; take completions first"
     )]
     WindowFull {
         /// The window.

@@ -6,6 +6,7 @@
 //! CPU spends no time on sending.
 //!
 //! ```
+//! use farcall_link::Nic;
 //! use farcall_rpc::{Call, Client, ClientOptions, Reply, Server};
 //! use farcall_softnic::SoftNic;
 //!
@@ -61,13 +62,13 @@ pub use client::{
 };
 pub use config::{CallerConfig, ResponderConfig};
 pub use counters::Counters;
-pub use error::{Broken, CallError, ConnectError, Executed, UnknownBecause};
+pub use error::{Broken, CallError, ConnectError, Executed, HandlerError, UnknownBecause};
 pub use paths::{
     BySend, DatagramReply, DatagramRequest, DenseMailbox, Fetch, FetchThenReply, NotifyThenFetch, OverUc,
     OverUd, Path, RequestPath, ResponsePath, SendReply, SendRequest, ServerReply, WithDoorbellByte,
     WriteMailbox,
 };
-pub use responder::{Call, ConnectionId, Deferred, Handler, HandlerError, Reply, Responder, ResponderEvent};
+pub use responder::{Call, ConnectionId, Deferred, Handler, Reply, Responder, ResponderEvent};
 #[cfg(feature = "tokio")]
 pub use server::{AsyncHandler, OwnedCall};
 pub use server::{DrainHandle, ResponderParts, Server, ServerBuilder, ServerError, ThreadEndpoint};

@@ -11,10 +11,6 @@ use farcall_softnic::SoftNic;
 use farcall_verbs::Endpoint;
 use support::*;
 
-fn nic() -> Nic {
-    Nic::open(&SoftNic::new()).unwrap()
-}
-
 type UcRpc = OverUc<ServerReply>;
 type Herd = OverUc<DatagramReply>;
 type UdRpc = OverUd<DatagramReply>;

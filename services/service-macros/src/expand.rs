@@ -293,7 +293,7 @@ mod tests {
         };
         assert_eq!(
             both("#[method(2)]", "#[method(2)]"),
-            "`a` has the number 2, too; say #[method(N)] with another one"
+            "`a` has the number 2, too; write #[method(N)] with another one"
         );
         assert!(both("#[method(0)]", "").contains("from 1 to 65279"));
         assert!(both("#[method(65279)]", "").contains("from 1 to 65279"));

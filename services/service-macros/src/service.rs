@@ -76,7 +76,7 @@ fn number(methods: &mut [Method]) -> Result<()> {
             return Err(Error::new_spanned(&method.name, why));
         }
         if let Some(other) = taken.insert(number, method.name.to_string()) {
-            let why = format!("`{other}` has the number {number}, too; say #[method(N)] with another one");
+            let why = format!("`{other}` has the number {number}, too; write #[method(N)] with another one");
             return Err(Error::new_spanned(&method.name, why));
         }
         method.number = Some(number);

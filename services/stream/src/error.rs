@@ -41,7 +41,7 @@ pub enum StreamError {
     #[error("the stream broke: {0}")]
     Reset(Broken),
     /// This end has ended its stream, or the peer no longer reads it.
-    #[error("nobody reads what is written to this stream any more")]
+    #[error("the peer does not read this stream any more")]
     BrokenPipe,
 }
 

@@ -2,7 +2,7 @@
 
 use farcall_link::Region;
 
-/// Free space in the send ring in which the next bytes are composed in place; private memory if the stream is over
+/// Free space in the send ring in which the next bytes are composed in place; private memory if the stream goes over
 /// TCP.
 ///
 /// The device may read the send ring at any time, so it is accessed through pointers and copies only, never through

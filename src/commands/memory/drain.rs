@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Interval between two requests for the progress of a node.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time for which clients may keep slabs on a node for lack of other nodes, before draining is given up.
+/// Time for which clients may keep slabs on a node for lack of other nodes, before draining is abandoned.
 const HELD_BACK_MAX: Duration = Duration::from_secs(5);
 
 /// Move all pages from these nodes to other nodes, so that they can be stopped.

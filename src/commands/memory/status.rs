@@ -6,7 +6,7 @@ use crate::commands::mount::mounts_here;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::Args;
-use farcall::memory::wire::{NodeStatus, Redundancy};
+use farcall::memory::wire::{NodeStatus, Redundancy, VolumeMembership};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
@@ -91,9 +91,11 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
             size::text(status.metadata_bytes_max)
         );
     }
-    for volume in &status.volumes {
+    for (at, volume) in status.volumes.iter().enumerate() {
+        let membership = status.memberships.get(at);
+        let membership = membership.map_or_else(String::new, |it| membership_text(*it, volume.is_held));
         text += &format!(
-            "\n  volume {}: {} and {} of metadata, epoch {}, {}",
+            "\n  volume {}: {} and {} of metadata, epoch {}, {}{membership}",
             volume.name.escape_debug(),
             bytes(volume.slabs),
             size::text(volume.metadata_bytes),
@@ -102,6 +104,18 @@ fn text(node: SocketAddr, status: &NodeStatus) -> String {
         );
     }
     text
+}
+
+/// Describes the membership of a volume by the view of one node.
+fn membership_text(membership: VolumeMembership, is_mounted: bool) -> String {
+    match membership {
+        VolumeMembership { is_member: false, .. } if is_mounted => "; this node is joining it".to_owned(),
+        VolumeMembership { is_member: false, .. } => "; this node lacks metadata of it".to_owned(),
+        VolumeMembership { nodes, members, .. } if members < nodes => {
+            format!("; {members} of {nodes} nodes have its metadata")
+        }
+        VolumeMembership { nodes, .. } => format!("; {nodes} nodes"),
+    }
 }
 
 /// Describes the redundancy of a client's data on all of its nodes.
@@ -129,9 +143,9 @@ fn value(node: SocketAddr, status: &NodeStatus) -> Value {
         json!({ "name": holder.name, "slabs": holder.slabs, "lease_left_ms": holder.left_ms,
                 "is_connected": holder.is_connected, "redundancy": status.reports.get(at).and_then(|report| report.redundancy) })
     });
-    let volumes = status.volumes.iter().map(|volume| {
+    let volumes = status.volumes.iter().enumerate().map(|(at, volume)| {
         json!({ "name": volume.name, "slabs": volume.slabs, "notes_bytes": volume.metadata_bytes,
-                "epoch": volume.epoch, "is_mounted": volume.is_held })
+                "epoch": volume.epoch, "is_mounted": volume.is_held, "membership": status.memberships.get(at) })
     });
     json!({
         "volumes": volumes.collect::<Vec<_>>(), "volumes_max": status.volumes_max,

@@ -163,7 +163,7 @@ impl Worker {
         journal: Journal,
         earlier: Option<Tree>,
     ) -> Result<Opened, NotOpened> {
-        let memory = RemoteMemory::resume(&nic, self.config(), kept);
+        let memory = RemoteMemory::resume(nic, self.config(), kept);
         let memory = Arc::new(memory.map_err(|error| NotOpened::of(&error))?);
         let discovery = self.mount.nodes.join(&memory, None)?;
         let is_first = earlier.is_none();
@@ -191,7 +191,7 @@ impl Worker {
         if let Some(survivor) = self.mount.survivor.filter(|_| !lineage.has_claimed()) {
             config = config.survivor(survivor.to_string());
         }
-        let claimed = RemoteMemory::claim(&nic, self.config(), &config);
+        let claimed = RemoteMemory::claim(nic, self.config(), &config);
         let (memory, takeover) = claimed.map_err(|error| NotOpened::of(&error))?;
         let is_first = earlier.is_none();
         self.record_nodes(&args.volume, &takeover, is_first)?;

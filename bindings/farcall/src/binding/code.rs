@@ -95,8 +95,8 @@ codes! {
     Busy = 2, executed No, c"another thread uses the object; use one for each thread, or a lock";
     Panicked = 3, executed Unknown, c"the library failed in itself; close the object, and report this";
     System = 4, executed No, c"the system gives no thread, descriptor or memory";
-    Device = 5, executed No, c"the device cannot be used; farcall doctor tells more";
-    Unreachable = 6, executed No, c"nobody answers at the address; is the server running?";
+    Device = 5, executed No, c"the device cannot be used; run farcall doctor";
+    Unreachable = 6, executed No, c"no server answers at the address; is it running?";
     Refused = 7, executed No, c"the other end refuses";
     DeadlineExceeded = 8, executed No, c"the deadline passed before the call was sent";
     NotSent = 9, executed No, c"the connection is lost and the call was not sent; connect again";
@@ -113,9 +113,9 @@ codes! {
     StoreFull = 20, executed Yes, c"the store is full and does not evict";
     Moved = 21, executed No, c"the server was restarted with other partitions; connect again";
     WouldBlock = 22, executed No, c"it would have to wait";
-    TimedOut = 23, executed No, c"the time is over";
+    TimedOut = 23, executed No, c"the time has expired";
     Reset = 24, executed Unknown, c"the stream broke";
-    BrokenPipe = 25, executed No, c"nobody reads what is written to this stream any more";
+    BrokenPipe = 25, executed No, c"the peer does not read this stream any more";
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ impl ConnectionManager {
             .ends
             .get(&token)
             .and_then(|end| end.socket.as_ref())
-            .ok_or_else(|| refused(libc::ENOTCONN, format_args!("the connection is over")))?;
+            .ok_or_else(|| refused(libc::ENOTCONN, format_args!("the connection has ended")))?;
         self.watch(socket.as_fd(), token)
     }
 

@@ -46,7 +46,7 @@ impl SharedReceives {
     /// Returns an error if no limit was armed, or its event was raised before.
     pub fn limit_event(&mut self) -> Result<(), Violation> {
         match std::mem::take(&mut self.limit) {
-            0 => Err(Violation::new("a limit was told that is not armed, or was told before".into())),
+            0 => Err(Violation::new("a limit event came that is not armed, or came before".into())),
             _ => Ok(()),
         }
     }
@@ -59,7 +59,7 @@ impl SharedReceives {
     pub fn at_rest(&self, srq_limit: u32) -> Result<(), Violation> {
         if self.posted.len() < self.limit as usize {
             let what =
-                format!("{} receives are left, and the limit {} was not told", self.posted.len(), self.limit);
+                format!("{} receives are left, and no limit event of {} came", self.posted.len(), self.limit);
             return Err(Violation::new(what));
         }
         if srq_limit != self.limit {

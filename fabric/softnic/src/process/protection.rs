@@ -77,7 +77,7 @@ fn is_mapped(addr: u64, end: u64) -> Result<()> {
             let error = std::io::Error::last_os_error();
             if Errno::from_io_error(&error) == Some(Errno::NOMEM) {
                 let range = format!("{at:#x}..{:#x}", at + pages * page);
-                return Err(fault(format!("something in {range} is not mapped")));
+                return Err(fault(format!("part of {range} is not mapped")));
             }
             return Err(Error::os(OP, "mincore", error));
         }

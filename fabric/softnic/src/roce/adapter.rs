@@ -9,12 +9,10 @@ use farcall_wire::{
 };
 
 use super::counters::PortCounters;
-use super::gso::GsoMode;
 use super::memory;
-use super::path::Path;
 use super::qp::{Posted, QpContext, Receive};
-use super::send_batch::SendBatch;
-use super::socket::Socket;
+use super::send_batch::{Route, SendBatch};
+use super::send_sockets::SendSockets;
 use super::timers::Timers;
 use crate::process::regions::RegionTable;
 use crate::shm_transport::flight::Event as Flight;
@@ -24,7 +22,7 @@ pub(super) struct PortAdapter<'a> {
     pub(super) context: &'a mut QpContext,
     pub(super) send_batch: &'a mut SendBatch,
     pub(super) timers: &'a mut Timers,
-    pub(super) socket: &'a Socket,
+    pub(super) send_sockets: &'a SendSockets,
     pub(super) regions: &'a RegionTable,
     pub(super) counters: &'a PortCounters,
     pub(super) now_ns: u64,
@@ -66,9 +64,10 @@ impl PortAdapter<'_> {
         })
     }
 
-    /// Returns the path and the transmission mode of the next packet.
-    fn route(&mut self) -> (Path, GsoMode) {
-        (self.context.path, self.context.gso_fallback.next_mode(self.context.path))
+    /// Returns the route of the next packet.
+    fn route(&mut self) -> Route {
+        let QpContext { path, src_port, .. } = *self.context;
+        Route { path, src_port, gso_mode: self.context.gso_fallback.next_mode(path) }
     }
 
     /// Schedules the next timer expiry of the queue pair.
@@ -89,7 +88,7 @@ impl Adapter<Posted, Receive> for PortAdapter<'_> {
         }
         self.context.counters.packets_sent.increment();
         if self.send_batch.is_full() {
-            self.send_batch.flush(self.socket, self.counters, self.now_ns);
+            self.send_batch.flush(self.send_sockets, self.counters, self.now_ns);
         }
         Ok(())
     }

@@ -38,6 +38,8 @@ farcall_stats::counters! {
         dropped_local,
         /// Datagrams dropped because their queue pair receives none, has another Q_Key, or has too many unpolled ones.
         dropped_unwanted,
+        /// Queue pairs that send from the UDP port of others, because the process had 64 or could open no more.
+        pairs_on_shared_ports,
         /// Connection requests of other hosts that were refused because one host, or all together, had too many.
         connections_refused,
         /// Acknowledgement time-outs.
@@ -81,12 +83,13 @@ farcall_stats::counters! {
         not_ready,
         /// Requests that arrived before one that was missing.
         out_of_sequence,
-        /// Transport (numbered as in `ibv_qp_type`), state (as in `ibv_qp_state`), number of the peer queue pair, and
-        /// maximum payload of a packet in bytes.
+        /// Transport (numbered as in `ibv_qp_type`), state (as in `ibv_qp_state`), number of the peer queue pair,
+        /// maximum payload of a packet in bytes, and UDP source port.
         transport,
         state,
         peer_qp_num,
         path_mtu_bytes,
+        source_port,
     }
 }
 

@@ -92,9 +92,42 @@ impl Management {
     /// # Errors
     /// Returns an error if there is no route to the address, or if the configuration forbids it.
     pub fn send(&self, dst: Ipv6Addr, bytes: &[u8; MESSAGE_BYTES]) -> Result<()> {
+        self.send_if(dst, bytes, || true).map(drop)
+    }
+
+    /// Sends a reply that depends on the state of this host, and not on a connection of this process: only the holder
+    /// may send it. Returns `false` and sends nothing if this process is no longer the holder.
+    ///
+    /// A process that is stopped between the check, which is the last step before the packet is built, and the system
+    /// call still sends its reply when it is continued. By then the peer has retransmitted its message to the new
+    /// holder. The reply is the same that the new holder sends, unless a listener has appeared in the meantime. A
+    /// rejection of a request that was accepted after all is ignored by a Farcall peer
+    /// ([`farcall_wire::cm::CommunicationIds::matches`]).
+    ///
+    /// # Errors
+    /// See [`Management::send`].
+    pub fn send_as_holder(&self, dst: Ipv6Addr, bytes: &[u8; MESSAGE_BYTES]) -> Result<bool> {
+        // The lock of the claim may be held while another process changes the table, and must not delay the port.
+        let claim = *self.claim.lock();
+        self.send_if(dst, bytes, || self.port.holds(&claim))
+    }
+
+    /// Returns whether this process is still the holder. Must be called immediately before a received datagram has any
+    /// effect outside this process.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.port.holds(&self.claim.lock())
+    }
+
+    fn send_if(
+        &self,
+        dst: Ipv6Addr,
+        bytes: &[u8; MESSAGE_BYTES],
+        may_send: impl FnOnce() -> bool,
+    ) -> Result<bool> {
         let attr = AhAttr { dgid: Gid(dst.octets()), port_num: 1, ..AhAttr::default() };
         let path = Path::to("send a management datagram", &self.shm.process, &attr)?;
-        self.port.with(|state| {
+        Ok(self.port.with(|state| {
             let packet = Packet {
                 transport: QpType::Ud,
                 operation: Operation::Datagram(Deth { qkey: QKEY, src_qpn: QPN }, None),
@@ -103,9 +136,12 @@ impl Management {
                 dest_qpn: QPN,
                 psn: Psn::default(),
             };
-            state.add_bytes(path, &packet, bytes);
-        });
-        Ok(())
+            let is_sent = may_send();
+            if is_sent {
+                state.add_bytes(path, &packet, bytes);
+            }
+            is_sent
+        }))
     }
 
     /// Counts a connection request of another host that the connection manager refused because of a limit.
@@ -117,7 +153,7 @@ impl Management {
     /// their senders retransmit them to the new holder.
     #[must_use]
     pub fn take(&self) -> Option<ManagementDatagram> {
-        let is_held = self.port.holds(&self.claim.lock());
+        let is_held = self.is_held();
         self.port.with(|state| {
             let queue = state.management.as_mut()?;
             if !is_held {

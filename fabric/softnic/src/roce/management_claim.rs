@@ -4,7 +4,8 @@
 //! pair 1 over if the holder has exited, or if it is stopped: then the beat stays what it was while the other process
 //! has called [`Claim::keep_or_claim`] [`SILENT_CALLS`] times. It counts calls and not time, so that a pause of its own
 //! is not taken for silence of the holder. Each change of the holder increments the *epoch*. A stopped holder that is
-//! continued finds another epoch, and discards the datagrams that it had received.
+//! continued finds another epoch: it discards the datagrams that it had received, and neither forwards nor replies to
+//! one that it was handling.
 
 use farcall_verbs::Result;
 
@@ -15,7 +16,7 @@ use super::shared_port::{SharedPort, SharedWord};
 const SILENT_CALLS: u32 = 40;
 
 /// Knowledge of this process about the holder of queue pair 1.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Claim {
     /// Epoch in which this process is the holder.
     epoch: Option<u64>,

@@ -36,6 +36,7 @@ mod port;
 mod post;
 mod qp;
 mod send_batch;
+mod send_sockets;
 mod shared_port;
 mod socket;
 mod sources;

@@ -1,13 +1,17 @@
 //! UDP port of a connected peer, which is part of its identity like its address.
 //!
-//! RoCEv2 leaves the source port to the sender. Farcall always uses [`UDP_PORT`], which only its user holds. Other
-//! senders choose a port for each queue pair, and may change it. A queue pair therefore learns the port from a packet
-//! with an expected sequence number. A sender that knows the address and the number of the queue pair and guesses the
-//! sequence number may try as often as [`Guesses`] permits, and receives no reply.
+//! RoCEv2 leaves the source port to the sender. Farcall uses one of [`SOURCE_PORTS`] for a queue pair
+//! ([`super::send_sockets`]), or [`UDP_PORT`], as earlier versions did for all. No other user of its host can send from
+//! that port while it is in use. RNICs choose a port for each queue pair, too, and may change it. A queue pair
+//! therefore learns the port from a packet with an expected sequence number. A sender that knows the address and the
+//! number of the queue pair and guesses the sequence number may try as often as [`Guesses`] permits, and receives no
+//! reply.
 
 use farcall_verbs::QpType;
 use farcall_wire::codec::UDP_PORT;
 use farcall_wire::{Fit, Operation, Packet, TokenBucket};
+
+use super::send_sockets::SOURCE_PORTS;
 
 /// Maximum number of packets from other ports that are considered at once: the length of a burst when the first packet
 /// of a peer is lost.
@@ -34,6 +38,11 @@ impl Kind {
             _ => Self::Message { is_reliable: packet.transport == QpType::Rc },
         }
     }
+}
+
+/// Returns whether a Farcall sends from the port, and no RNIC.
+fn is_farcalls(port: u16) -> bool {
+    port == UDP_PORT || SOURCE_PORTS.contains(&port)
 }
 
 /// Port of a connected peer.
@@ -69,11 +78,12 @@ impl PeerPort {
         let is_reliable = match kind {
             Kind::Message { is_reliable } => is_reliable,
             // RNICs may send notifications from a port other than that of the queue pair's data. Farcall does not.
-            Kind::Notification => return self.port.is_some_and(|port| port != UDP_PORT),
+            Kind::Notification => return self.port.is_some_and(|port| !is_farcalls(port)),
         };
         // The port of an unreliable queue pair does not change, because a packet after a loss cannot be distinguished
-        // from a forged one.
-        if (self.port.is_some() && !is_reliable) || !self.guesses.take(now_ns) {
+        // from a forged one. The port of a Farcall does not change in any case.
+        let may_change = is_reliable && self.port.is_none_or(|port| !is_farcalls(port));
+        if (self.port.is_some() && !may_change) || !self.guesses.take(now_ns) {
             return false;
         }
         let is_peers = match fit() {
@@ -117,12 +127,18 @@ mod tests {
     #[test]
     fn follows_a_changed_port_only_by_the_next_number() {
         let mut peer = PeerPort::default();
-        assert!(is_admitted(&mut peer, UDP_PORT, 0, RELIABLE, Fit::Next));
+        assert!(is_admitted(&mut peer, 50_000, 0, RELIABLE, Fit::Next));
         assert!(
             !is_admitted(&mut peer, 7, 0, RELIABLE, Fit::Unrelated)
                 && is_admitted(&mut peer, 7, 0, RELIABLE, Fit::Next)
         );
-        assert!(!is_admitted(&mut peer, UDP_PORT, 0, RELIABLE, Fit::Unrelated), "it has changed");
+        assert!(!is_admitted(&mut peer, 50_000, 0, RELIABLE, Fit::Unrelated), "it has changed");
+        for port in [UDP_PORT, SOURCE_PORTS.start, SOURCE_PORTS.end - 1] {
+            let mut farcall = PeerPort::default();
+            assert!(is_admitted(&mut farcall, port, 0, RELIABLE, Fit::Next));
+            assert!(!is_admitted(&mut farcall, 50_000, 0, RELIABLE, Fit::Next), "its port does not change");
+            assert!(is_admitted(&mut farcall, port, 0, RELIABLE, Fit::Unrelated));
+        }
         let mut unreliable = PeerPort::default();
         assert!(is_admitted(&mut unreliable, 7, 0, UNRELIABLE, Fit::Outstanding));
         assert!(!is_admitted(&mut unreliable, 8, 0, UNRELIABLE, Fit::Next));
@@ -143,11 +159,13 @@ mod tests {
 
     #[test]
     fn takes_congestion_notifications_from_other_ports_of_cards() {
-        let mut peer = PeerPort::default();
-        assert!(!is_admitted(&mut peer, 7, 0, Kind::Notification, Fit::Next), "nothing was learnt");
-        assert!(is_admitted(&mut peer, UDP_PORT, 0, RELIABLE, Fit::Next));
-        assert!(is_admitted(&mut peer, UDP_PORT, 0, Kind::Notification, Fit::Unrelated));
-        assert!(!is_admitted(&mut peer, 7, 0, Kind::Notification, Fit::Unrelated), "it is a Farcall");
+        for port in [UDP_PORT, SOURCE_PORTS.start, SOURCE_PORTS.end - 1] {
+            let mut peer = PeerPort::default();
+            assert!(!is_admitted(&mut peer, 7, 0, Kind::Notification, Fit::Next), "nothing was learnt");
+            assert!(is_admitted(&mut peer, port, 0, RELIABLE, Fit::Next));
+            assert!(is_admitted(&mut peer, port, 0, Kind::Notification, Fit::Unrelated));
+            assert!(!is_admitted(&mut peer, 7, 0, Kind::Notification, Fit::Unrelated), "it is a Farcall");
+        }
         let mut card = PeerPort::default();
         assert!(is_admitted(&mut card, 50_000, 0, RELIABLE, Fit::Next));
         assert!(is_admitted(&mut card, 7, 0, Kind::Notification, Fit::Unrelated));

@@ -12,7 +12,7 @@ fn not_connected(operation: &'static str, qpn: u32) -> PostError {
         operation,
         object: format!("queue pair {qpn:#x}"),
         state: "RESET".into(),
-        remedy: "connect it anew",
+        remedy: "connect it again",
     };
     PostError::new(0, source)
 }

@@ -7,6 +7,7 @@ use farcall_stats::Block;
 use farcall_verbs::{
     Error, PostError, QpAttr, QpCap, QpState, QpType, RecvRules, RecvWr, Result, SendRules, SendWr, Sge, Wc,
 };
+use farcall_wire::codec::UDP_PORT;
 use farcall_wire::{Qp, QpConfig, Timer, dcqcn};
 
 use super::counters::RoceQpCounters;
@@ -74,6 +75,7 @@ pub(super) struct QpContext {
     pub(super) pd: u32,
     pub(super) receives_pd: u32,
     pub(super) path: Path,
+    pub(super) src_port: u16,
     pub(super) peer_port: PeerPort,
     pub(super) cap: QpCap,
     pub(super) signal_all: bool,
@@ -151,11 +153,12 @@ impl RoceQp {
             read_packets_max: READ_PACKETS_MAX,
             rate_control: dcqcn,
         };
-        let context = QpContext {
+        let mut context = QpContext {
             qpn: resources.qpn,
             pd: resources.pd,
             receives_pd: resources.srq.as_ref().map_or(resources.pd, |srq| srq.pd),
             path,
+            src_port: UDP_PORT,
             peer_port: PeerPort::default(),
             cap: resources.cap,
             signal_all: resources.signal_all,
@@ -181,7 +184,11 @@ impl RoceQp {
         let (send, recv) = (context.send_slot.clone(), context.recv_slot.clone());
         let (qpn, shm) = (resources.qpn, resources.shm);
         port.with(|state| {
-            drop(state.qps.insert(qpn, Box::new(RoceQpState { transport: Qp::new(config), context })))
+            let source_port = state.send_sockets.acquire(qpn);
+            context.src_port = source_port.port;
+            context.counters.source_port.set(source_port.port.into());
+            state.counters().pairs_on_shared_ports.add(source_port.is_shared.into());
+            drop(state.qps.insert(qpn, Box::new(RoceQpState { transport: Qp::new(config), context })));
         });
         let has_one_cq = send.is_same(&recv);
         let source = |sends, receives| Arc::new(Completions { port: port.clone(), qpn, sends, receives });
@@ -261,7 +268,9 @@ impl RoceQp {
     pub(crate) fn close(&self) {
         self.with(|state| {
             state.send_held_acknowledgements();
-            drop(state.qps.remove(&self.qpn));
+            if let Some(qp) = state.qps.remove(&self.qpn) {
+                state.send_sockets.release(qp.context.src_port);
+            }
         });
     }
 }

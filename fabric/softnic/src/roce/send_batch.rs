@@ -4,7 +4,7 @@ use std::mem::take;
 use std::sync::Arc;
 
 use farcall_capture::{CaptureSource, Direction, Recorder};
-use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, UDP_PORT, encode, pad_bytes};
+use farcall_wire::codec::{HEADERS_BYTES_MAX, ICRC_BYTES, encode, pad_bytes};
 use farcall_wire::{AccessDenied, Operation, Packet};
 
 use super::counters::PortCounters;
@@ -13,8 +13,9 @@ use super::ecn::Ecn;
 use super::faults::{FaultDecision, Faults};
 use super::gso::GsoMode;
 use super::path::Path;
+use super::send_sockets::SendSockets;
 use super::socket::{
-    BatchSendResult, DATAGRAM_BYTES_MAX, GSO_BATCH_BYTES_MAX, GSO_BATCH_MAX, GsoBatch, Socket,
+    BatchSendResult, DATAGRAM_BYTES_MAX, GSO_BATCH_BYTES_MAX, GSO_BATCH_MAX, GsoBatch, send,
 };
 
 /// Maximum number of packets in the batch.
@@ -24,10 +25,19 @@ const HELD_MAX: usize = 4;
 /// Number of rejected GSO batches, whose packets the kernel accepted singly, after which no more are formed.
 const REFUSALS_MAX: u32 = 8;
 
+/// Addressing and transmission mode of a packet.
+#[derive(Clone, Copy)]
+pub(super) struct Route {
+    pub(super) path: Path,
+    pub(super) src_port: u16,
+    pub(super) gso_mode: GsoMode,
+}
+
 /// A packet in the batch.
 #[derive(Clone, Copy)]
 struct QueuedPacket {
     path: Path,
+    src_port: u16,
     dest_qpn: u32,
     ecn: Ecn,
     /// `true` if it carries no data and responds to no READ, so that it may be sent a little later.
@@ -61,8 +71,8 @@ impl QueuedPacket {
     fn appended_to(self, last: &Self) -> Self {
         let index_in_batch = last.index_in_batch + 1;
         let batch_bytes = usize::from(index_in_batch) * last.first_bytes + self.len_bytes;
-        let fits = (last.path, last.dest_qpn, last.may_be_fragmented)
-            == (self.path, self.dest_qpn, self.may_be_fragmented)
+        let fits = (last.path, last.src_port, last.dest_qpn, last.may_be_fragmented)
+            == (self.path, self.src_port, self.dest_qpn, self.may_be_fragmented)
             && last.ecn == self.ecn
             && last.at + last.len_bytes == self.at
             && last.len_bytes == last.first_bytes
@@ -118,14 +128,14 @@ impl SendBatch {
         }
     }
 
-    /// Adds a packet. `gather` appends its payload of `payload_bytes` bytes. If `gso_mode` permits, it may join the GSO
+    /// Adds a packet. `gather` appends its payload of `payload_bytes` bytes. If the route permits, it may join the GSO
     /// batch of the packet before it.
     ///
     /// # Errors
     /// Returns the error of `gather`; then nothing is added.
     pub(super) fn add(
         &mut self,
-        (path, gso_mode): (Path, GsoMode),
+        route: Route,
         packet: &Packet,
         payload_bytes: usize,
         gather: impl FnOnce(&mut Vec<u8>) -> Result<(), AccessDenied>,
@@ -146,8 +156,10 @@ impl SendBatch {
         let ecn = if is_datagram { Ecn::NotCapable } else { Ecn::Capable };
         let is_acknowledgement = matches!(packet.operation, Operation::Acknowledge(_));
         let (index_in_batch, first_bytes) = (0, len_bytes);
+        let Route { path, src_port, gso_mode } = route;
         let next = QueuedPacket {
             path,
+            src_port,
             dest_qpn,
             ecn,
             is_acknowledgement,
@@ -204,7 +216,7 @@ impl SendBatch {
     }
 
     fn seal(&mut self, packet: &QueuedPacket) {
-        let covered = self.covered.of(packet.path, UDP_PORT, packet.len_bytes);
+        let covered = self.covered.of(packet.path, packet.src_port, packet.len_bytes);
         covered.seal(packet.index_in_batch, &mut self.bytes[packet.at..][..packet.len_bytes]);
     }
 
@@ -220,7 +232,7 @@ impl SendBatch {
     }
 
     /// Sends all waiting packets.
-    pub(super) fn flush(&mut self, socket: &Socket, counters: &PortCounters, now_ns: u64) {
+    pub(super) fn flush(&mut self, sockets: &SendSockets, counters: &PortCounters, now_ns: u64) {
         self.queue_held();
         if self.faults.is_some() {
             self.inject_faults(counters, now_ns);
@@ -228,15 +240,19 @@ impl SendBatch {
         let (mut done, mut refused_at) = (0, None);
         while let Some(first) = self.packets.get(done).copied() {
             let batches_left = gso_batches(&self.packets[done..]);
-            let same_kind =
-                batches_left.take_while(|batch| batch[0].may_be_fragmented == first.may_be_fragmented);
+            let kind = |packet: &QueuedPacket| (packet.src_port, packet.may_be_fragmented);
+            let same_kind = batches_left.take_while(|batch| kind(&batch[0]) == kind(&first));
             let messages = same_kind.map(|batch| GsoBatch {
                 path: batch[0].path,
                 bytes: &self.bytes[batch[0].at..][..batch.iter().map(|packet| packet.len_bytes).sum()],
                 segment_bytes: batch[0].len_bytes,
                 ecn: batch[0].ecn,
             });
-            match socket.send(messages, first.may_be_fragmented) {
+            // The queue pair of a delayed packet may have been closed.
+            let sent = sockets
+                .socket(first.src_port)
+                .map_or(BatchSendResult::Lost, |socket| send(socket, messages, first.may_be_fragmented));
+            match sent {
                 BatchSendResult::Some(sent) => {
                     let gso_batches = gso_batches(&self.packets[done..]);
                     let sent = gso_batches.take(sent).map(<[QueuedPacket]>::len).sum::<usize>();
@@ -289,7 +305,7 @@ impl SendBatch {
         let mut capture = recorder.batch();
         for packet in sent {
             let datagram = &self.bytes[packet.at..][..packet.len_bytes];
-            let flow = flow(packet.path, UDP_PORT);
+            let flow = flow(packet.path, packet.src_port);
             capture.datagram(CaptureSource::RoCE, Direction::Out, &flow, datagram);
         }
     }
@@ -345,6 +361,7 @@ mod tests {
         let path = |dst: &str| Path { src: "::1".parse().unwrap(), dst: dst.parse().unwrap() };
         let packet = |dst, dest_qpn, at, len_bytes| QueuedPacket {
             path: path(dst),
+            src_port: 0x8000,
             dest_qpn,
             ecn: Ecn::Capable,
             is_acknowledgement: false,
@@ -367,6 +384,7 @@ mod tests {
             packet("fd00::2", 7, 1_040, 1_044),
             packet("fd00::2", 7, 2_080, 1_040),
             QueuedPacket { ecn: Ecn::NotCapable, ..packet("fd00::2", 7, 1_040, 1_040) },
+            QueuedPacket { src_port: 0x8001, ..packet("fd00::2", 7, 1_040, 1_040) },
             QueuedPacket { may_be_fragmented: true, ..packet("fd00::2", 7, 1_040, 1_040) },
         ] {
             assert!(!can_join(other, &first));

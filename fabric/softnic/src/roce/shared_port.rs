@@ -163,7 +163,9 @@ fn request_sockets(address: &SocketAddrUnix) -> Result<Option<Vec<OwnedFd>>> {
             JoinReply::Exited => {}
         }
     }
-    Err(fail("hear from the processes that share it: they end one after the other")(Errno::CONNRESET))
+    Err(fail("get an answer from the processes that share it: they end one after the other")(
+        Errno::CONNRESET,
+    ))
 }
 
 fn request_sockets_once(address: &SocketAddrUnix) -> Result<JoinReply> {
@@ -181,7 +183,7 @@ fn request_sockets_once(address: &SocketAddrUnix) -> Result<JoinReply> {
         return Err(fail("share it with another user")(Errno::PERM));
     }
     if !wait_for_frame(socket.as_fd(), JOIN_TIMEOUT) {
-        return Err(fail("hear from the processes of this user that share it (are they stopped?)")(
+        return Err(fail("get an answer from the processes of this user that share it (are they stopped?)")(
             Errno::TIMEDOUT,
         ));
     }
@@ -194,7 +196,7 @@ fn request_sockets_once(address: &SocketAddrUnix) -> Result<JoinReply> {
         }
         Ok(Some((_, fds))) => Ok(JoinReply::Sockets(fds)),
         Ok(None) | Err(Errno::CONNRESET) => Ok(JoinReply::Exited),
-        Err(errno) => Err(fail("hear from the processes that share it")(errno)),
+        Err(errno) => Err(fail("get an answer from the processes that share it")(errno)),
     }
 }
 
@@ -204,7 +206,7 @@ fn create(path: &Path, address: &SocketAddrUnix) -> Result<Vec<OwnedFd>> {
     let table = sealed_memfd("farcall-roce-port", SHARED_BYTES as u64, 0)?;
     match fs::unlink(path) {
         Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(fail("remove the socket of those who had it before")(errno)),
+        Err(errno) => return Err(fail("remove the socket of the processes that had it before")(errno)),
     }
     let listener = unix_socket()?;
     net::bind(&listener, address).map_err(fail("bind the socket where others ask for it"))?;
@@ -380,7 +382,7 @@ impl FdHandler for SharedPort {
             // Another process of the port has accepted the connection, or the requester has exited.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(errno) => {
-                tracing::warn!("RoCEv2 port: nobody can be let in: {errno} (check RLIMIT_NOFILE)");
+                tracing::warn!("RoCEv2 port: no other process can join: {errno} (check RLIMIT_NOFILE)");
                 // Other processes of the port may be able to accept it. Pauses, because the listener stays readable.
                 std::thread::sleep(RETRY_INTERVAL);
                 return;

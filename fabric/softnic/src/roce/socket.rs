@@ -1,9 +1,8 @@
 //! UDP sockets: batches of datagrams are sent and received by one system call each.
 //!
-//! All addresses are IPv6, with IPv4 mapped into it as in GIDs. The socket is not connected and forbids fragmentation,
-//! so that the kernel sends identification 0 in IPv4, which the invariant CRC covers. While it sends datagrams that are
-//! longer than the link's frames, it permits the kernel to fragment them. All packets are sent from one UDP port, by
-//! which peers identify this host.
+//! All addresses are IPv6, with IPv4 mapped into it as in GIDs. Sockets are not connected and forbid fragmentation, so
+//! that the kernel sends identification 0 in IPv4, which the invariant CRC covers. While a socket sends datagrams that
+//! are longer than the link's frames, it permits the kernel to fragment them.
 //!
 //! Datagrams of one length to one queue pair are passed to the kernel as one *GSO batch* (UDP_SEGMENT), a "train" in
 //! names of counters. The kernel splits it as late as possible, and not at all within this machine. Datagrams that it
@@ -138,17 +137,16 @@ pub(super) fn fail(what: &'static str) -> impl FnOnce(Errno) -> Error {
 
 /// Permits the kernel to fragment the datagrams of a socket (`IP_PMTUDISC_DONT`), or makes it reject those that are too
 /// long (`_DO`).
-fn discover_mtu(fd: &impl AsFd, discover: libc::c_int) -> Result<()> {
+fn discover_mtu(fd: &impl AsFd, discover: libc::c_int) -> rustix::io::Result<()> {
     set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
     set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)
 }
 
 /// Creates a socket for both address families.
-fn create_socket() -> Result<OwnedFd> {
+fn create_socket() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
-    let fd = net::socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP))
-        .map_err(fail("create a UDP socket (is IPv6 switched off? IPv4 is mapped into it)"))?;
-    net::sockopt::set_ipv6_v6only(&fd, false).map_err(fail("let IPv4 in"))?;
+    let fd = net::socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
+    net::sockopt::set_ipv6_v6only(&fd, false)?;
     discover_mtu(&fd, libc::IP_PMTUDISC_DO)?;
     set_option(&fd, libc::IPPROTO_IP, libc::IP_TOS, Ecn::Capable as libc::c_int)?;
     set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, Ecn::Capable as libc::c_int)?;
@@ -166,11 +164,14 @@ fn bind(fd: &OwnedFd, port: u16) -> rustix::io::Result<()> {
 pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     for nth in 0..count {
-        let socket = create_socket()?;
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
-        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
-        let share = || set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
+        let socket = create_socket()
+            .map_err(fail("create a UDP socket (is IPv6 switched off? IPv4 is mapped into it)"))?;
+        let option =
+            |level, name| set_option(&socket, level, name, 1).map_err(fail("set an option of a UDP socket"));
+        option(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)?;
+        option(libc::IPPROTO_IP, libc::IP_RECVTOS)?;
+        option(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)?;
+        let share = || option(libc::SOL_SOCKET, libc::SO_REUSEPORT);
         if nth > 0 {
             share()?;
         }
@@ -184,6 +185,28 @@ pub(super) fn bind_shared(count: usize) -> Result<Vec<OwnedFd>> {
         sockets.push(socket);
     }
     Ok(sockets)
+}
+
+/// Returns a socket that sends from a port, and receives nothing.
+///
+/// # Errors
+/// Returns `ADDRINUSE` if any socket of this host has the port, or the error of the kernel.
+pub(super) fn bind_sender(port: u16) -> rustix::io::Result<OwnedFd> {
+    let socket = create_socket()?;
+    // Before the socket has its port, so that nothing is ever queued.
+    let mut drop_all = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+    let program = libc::sock_fprog { len: drop_all.len() as u16, filter: drop_all.as_mut_ptr() };
+    let len_bytes = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: the option takes a `sock_fprog`. `program` and `drop_all` outlive the call, and the kernel copies them.
+    let result = unsafe {
+        let (fd, value) = (socket.as_raw_fd(), (&raw const program).cast());
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, len_bytes)
+    };
+    if result != 0 {
+        return Err(last_errno());
+    }
+    bind(&socket, port)?;
+    Ok(socket)
 }
 
 /// Turns GRO on or off for a socket.
@@ -200,11 +223,16 @@ pub(super) fn drain(socket: BorrowedFd<'_>) {
     let _ = (0..DATAGRAMS_MAX).find(|_| !receive_one());
 }
 
-fn set_option(fd: &impl AsFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<()> {
+fn set_option(
+    fd: &impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> rustix::io::Result<()> {
     let (fd, len_bytes) = (fd.as_fd().as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: the option's value is an integer, and `value` is a local variable that outlives the call.
     let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len_bytes) };
-    if result == 0 { Ok(()) } else { Err(fail("set an option of a UDP socket")(last_errno())) }
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
 pub(super) fn last_errno() -> Errno {
@@ -313,60 +341,60 @@ impl Socket {
         }
         inbox.expect_after(count, received_bytes);
     }
+}
 
-    /// Sends up to a batch of GSO batches. `may_be_fragmented` permits the kernel to fragment them.
-    pub(super) fn send<'a>(
-        &self,
-        batches: impl Iterator<Item = GsoBatch<'a>>,
-        may_be_fragmented: bool,
-    ) -> BatchSendResult {
-        let (mut names, mut pieces) = (unwritten::<libc::sockaddr_in6>(), unwritten::<libc::iovec>());
-        let (mut controls, mut heads) = (unwritten::<CmsgBuffer>(), unwritten::<libc::mmsghdr>());
-        let (mut count, mut first_is_long) = (0, false);
-        for GsoBatch { path, bytes, segment_bytes, ecn } in batches.take(MESSAGES_MAX) {
-            let is_long = bytes.len() > segment_bytes;
-            first_is_long |= count == 0 && is_long;
-            names[count].write(sockaddr(path.dst, UDP_PORT));
-            let base = bytes.as_ptr().cast_mut().cast();
-            pieces[count].write(libc::iovec { iov_base: base, iov_len: bytes.len() });
-            controls[count].write(CmsgBuffer([0; _]));
-            let segment_bytes = is_long.then_some(segment_bytes as u16);
-            let ecn = Some(ecn).filter(|ecn| *ecn != Ecn::Capable);
-            let cmsg_bytes =
-                PKTINFO_SPACE + segment_bytes.map_or(0, |_| SEGMENT_SPACE) + ecn.map_or(0, |_| ECN_SPACE);
-            let head = head(&mut names[count], &mut pieces[count], &mut controls[count], cmsg_bytes);
-            // SAFETY: the header's control buffer is an entry of `controls`, which is large enough, aligned to 8 bytes
-            // and zeroed.
-            unsafe { write_cmsgs(&head.msg_hdr, path, segment_bytes, ecn) };
-            heads[count].write(head);
-            count += 1;
-        }
-        if may_be_fragmented && discover_mtu(&self.fd(), libc::IP_PMTUDISC_DONT).is_err() {
-            return BatchSendResult::Lost;
-        }
-        let fd = self.fd().as_raw_fd();
-        let sent = loop {
-            // SAFETY: `count` headers are initialized. Each refers to an address, a buffer and a control buffer that
-            // outlive the call, and which the kernel only reads.
-            let sent = unsafe { libc::sendmmsg(fd, heads[0].as_mut_ptr(), count as u32, 0) };
-            match usize::try_from(sent) {
-                Ok(sent) => break BatchSendResult::Some(sent),
-                Err(_) => match last_errno() {
-                    Errno::INTR => {}
-                    Errno::MSGSIZE | Errno::INVAL | Errno::IO | Errno::OPNOTSUPP if first_is_long => {
-                        break BatchSendResult::NoGso;
-                    }
-                    Errno::MSGSIZE => break BatchSendResult::TooLong,
-                    _ => break BatchSendResult::Lost,
-                },
-            }
-        };
-        if may_be_fragmented {
-            // The option was set before, so the kernel accepts it again.
-            let _set = discover_mtu(&self.fd(), libc::IP_PMTUDISC_DO);
-        }
-        sent
+/// Sends up to a batch of GSO batches from a socket. `may_be_fragmented` permits the kernel to fragment them.
+pub(super) fn send<'a>(
+    socket: BorrowedFd<'_>,
+    batches: impl Iterator<Item = GsoBatch<'a>>,
+    may_be_fragmented: bool,
+) -> BatchSendResult {
+    let (mut names, mut pieces) = (unwritten::<libc::sockaddr_in6>(), unwritten::<libc::iovec>());
+    let (mut controls, mut heads) = (unwritten::<CmsgBuffer>(), unwritten::<libc::mmsghdr>());
+    let (mut count, mut first_is_long) = (0, false);
+    for GsoBatch { path, bytes, segment_bytes, ecn } in batches.take(MESSAGES_MAX) {
+        let is_long = bytes.len() > segment_bytes;
+        first_is_long |= count == 0 && is_long;
+        names[count].write(sockaddr(path.dst, UDP_PORT));
+        let base = bytes.as_ptr().cast_mut().cast();
+        pieces[count].write(libc::iovec { iov_base: base, iov_len: bytes.len() });
+        controls[count].write(CmsgBuffer([0; _]));
+        let segment_bytes = is_long.then_some(segment_bytes as u16);
+        let ecn = Some(ecn).filter(|ecn| *ecn != Ecn::Capable);
+        let cmsg_bytes =
+            PKTINFO_SPACE + segment_bytes.map_or(0, |_| SEGMENT_SPACE) + ecn.map_or(0, |_| ECN_SPACE);
+        let head = head(&mut names[count], &mut pieces[count], &mut controls[count], cmsg_bytes);
+        // SAFETY: the header's control buffer is an entry of `controls`, which is large enough, aligned to 8 bytes
+        // and zeroed.
+        unsafe { write_cmsgs(&head.msg_hdr, path, segment_bytes, ecn) };
+        heads[count].write(head);
+        count += 1;
     }
+    if may_be_fragmented && discover_mtu(&socket, libc::IP_PMTUDISC_DONT).is_err() {
+        return BatchSendResult::Lost;
+    }
+    let fd = socket.as_raw_fd();
+    let sent = loop {
+        // SAFETY: `count` headers are initialized. Each refers to an address, a buffer and a control buffer that
+        // outlive the call, and which the kernel only reads.
+        let sent = unsafe { libc::sendmmsg(fd, heads[0].as_mut_ptr(), count as u32, 0) };
+        match usize::try_from(sent) {
+            Ok(sent) => break BatchSendResult::Some(sent),
+            Err(_) => match last_errno() {
+                Errno::INTR => {}
+                Errno::MSGSIZE | Errno::INVAL | Errno::IO | Errno::OPNOTSUPP if first_is_long => {
+                    break BatchSendResult::NoGso;
+                }
+                Errno::MSGSIZE => break BatchSendResult::TooLong,
+                _ => break BatchSendResult::Lost,
+            },
+        }
+    };
+    if may_be_fragmented {
+        // The option was set before, so the kernel accepts it again.
+        let _set = discover_mtu(&socket, libc::IP_PMTUDISC_DO);
+    }
+    sent
 }
 
 /// Returns the local address from which the kernel would send to `dst`.

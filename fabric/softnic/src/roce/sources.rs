@@ -40,13 +40,14 @@ impl<K: Copy + PartialEq> Cache<K> {
         Self(Box::new([None; CACHED]))
     }
 
-    fn get(&mut self, about: K, hash: u64, now_ns: u64, query: impl FnOnce() -> bool) -> bool {
+    /// Returns the cached verdict, or that of `query` with the time until which it is valid.
+    fn get(&mut self, about: K, hash: u64, now_ns: u64, query: impl FnOnce() -> (bool, u64)) -> bool {
         let place = &mut self.0[(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize % CACHED];
         match place {
             Some(known) if known.about == about && now_ns < known.until_ns => known.is_true,
             _ => {
-                let is_true = query();
-                *place = Some(Verdict { about, is_true, until_ns: now_ns + VALID_NS });
+                let (is_true, until_ns) = query();
+                *place = Some(Verdict { about, is_true, until_ns });
                 is_true
             }
         }
@@ -59,11 +60,13 @@ pub(super) struct Sources {
     is_forced: bool,
     are_of_this_host: Cache<Ipv6Addr>,
     are_own_users: Cache<(Ipv6Addr, u16)>,
+    sockets: UdpSockets,
 }
 
 impl Sources {
     pub(super) fn new(is_forced: bool) -> Self {
-        Self { is_forced, are_of_this_host: Cache::new(), are_own_users: Cache::new() }
+        let sockets = UdpSockets::default();
+        Self { is_forced, are_of_this_host: Cache::new(), are_own_users: Cache::new(), sockets }
     }
 
     /// Returns whether a packet is from another host, or from a process of this user where RoCEv2 is forced to this
@@ -71,14 +74,15 @@ impl Sources {
     pub(super) fn admits(&mut self, src: Ipv6Addr, src_port: u16, now_ns: u64) -> bool {
         let bits = u128::from(src);
         let hash = (bits >> 64) as u64 ^ bits as u64;
-        if !self.are_of_this_host.get(src, hash, now_ns, || is_of_this_host(src)) {
+        if !self.are_of_this_host.get(src, hash, now_ns, || (is_of_this_host(src), now_ns + VALID_NS)) {
             return true;
         }
         // All sockets of this port belong to one user, and one of them to this process.
         self.is_forced
             && (src_port == UDP_PORT
                 || self.are_own_users.get((src, src_port), hash ^ u64::from(src_port) << 32, now_ns, || {
-                    is_sent_by_own_user(src, src_port)
+                    let is_own = self.sockets.are_own_users(src, src_port, now_ns);
+                    (is_own, self.sockets.valid_until_ns)
                 }))
     }
 }
@@ -129,26 +133,59 @@ pub(super) fn is_truncated(src: Ipv6Addr, datagram: &[u8]) -> bool {
     datagram.is_empty() && src.to_ipv4_mapped().is_none()
 }
 
-/// Returns whether at least one UDP socket can send from an address and port, and all such sockets belong to this user.
-fn is_sent_by_own_user(src: Ipv6Addr, src_port: u16) -> bool {
-    let tables =
-        ["udp", "udp6"].map(|table| std::fs::read_to_string(format!("/proc/thread-self/net/{table}")));
-    let users = tables.iter().flatten().flat_map(|table| users_of(table, src, src_port)).collect::<Vec<_>>();
-    !users.is_empty() && users.into_iter().all(is_own_user)
+/// A UDP socket of this host.
+#[derive(Clone, Copy)]
+struct UdpSocketEntry {
+    address: Ipv6Addr,
+    port: u16,
+    user: u32,
 }
 
-/// Returns the users of the sockets in a table of the kernel (`/proc/net/udp`, `/proc/net/udp6`) that can send from an
-/// address and port.
-fn users_of(table: &str, src: Ipv6Addr, src_port: u16) -> impl Iterator<Item = u32> {
-    table.lines().filter_map(move |line| {
+impl UdpSocketEntry {
+    /// Returns whether the socket can send from an address and port.
+    fn can_send(&self, src: Ipv6Addr, src_port: u16) -> bool {
+        self.port == src_port
+            && (self.address == src
+                || self.address.is_unspecified()
+                || self.address == Ipv4Addr::UNSPECIFIED.to_ipv6_mapped() && src.to_ipv4_mapped().is_some())
+    }
+}
+
+/// UDP sockets of this host. A host with many queue pairs has many ports, whose verdicts follow from one query.
+#[derive(Default)]
+struct UdpSockets {
+    entries: Vec<UdpSocketEntry>,
+    valid_until_ns: u64,
+}
+
+impl UdpSockets {
+    /// Returns whether at least one socket can send from an address and port, and all such sockets belong to this user.
+    /// If the last query does not show that, the kernel is queried again, because the socket may be new.
+    fn are_own_users(&mut self, src: Ipv6Addr, src_port: u16, now_ns: u64) -> bool {
+        if now_ns < self.valid_until_ns && self.has_own_users(src, src_port) {
+            return true;
+        }
+        let tables =
+            ["udp", "udp6"].map(|table| std::fs::read_to_string(format!("/proc/thread-self/net/{table}")));
+        self.entries.clear();
+        self.entries.extend(tables.iter().flatten().flat_map(|table| entries_of(table)));
+        self.valid_until_ns = now_ns + VALID_NS;
+        self.has_own_users(src, src_port)
+    }
+
+    fn has_own_users(&self, src: Ipv6Addr, src_port: u16) -> bool {
+        let mut senders = self.entries.iter().filter(|entry| entry.can_send(src, src_port)).peekable();
+        senders.peek().is_some() && senders.all(|entry| is_own_user(entry.user))
+    }
+}
+
+/// Returns the sockets in a table of the kernel (`/proc/net/udp`, `/proc/net/udp6`).
+fn entries_of(table: &str) -> impl Iterator<Item = UdpSocketEntry> {
+    table.lines().filter_map(|line| {
         let mut fields = line.split_whitespace();
         let (address, port) = fields.nth(1)?.split_once(':')?;
         let (address, port) = (address_of(address)?, u16::from_str_radix(port, 16).ok()?);
-        let can_send = port == src_port
-            && (address == src
-                || address.is_unspecified()
-                || address == Ipv4Addr::UNSPECIFIED.to_ipv6_mapped() && src.to_ipv4_mapped().is_some());
-        if can_send { fields.nth(5)?.parse().ok() } else { None }
+        Some(UdpSocketEntry { address, port, user: fields.nth(5)?.parse().ok()? })
     })
 }
 
@@ -207,6 +244,10 @@ mod tests {
   2: 00000000000000000000000000000000:B7C1 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000    33        0 33 2 0 0
   3: 00000000000000000000000000000000:B7C2 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000    34        0 33 2 0 0";
         let udp = "  1: 00000000:B7C1 00000000:0000 07 00000000:00000000 00:00000000 00000000  7  0 32 2 0 0\n 2: zz";
+        let users_of = |table, src, port| {
+            let senders = entries_of(table).filter(move |entry| entry.can_send(src, port));
+            senders.map(|entry| entry.user)
+        };
         assert_eq!(users_of(udp6, OWN, 0xB7C1).collect::<Vec<_>>(), [1000, 33]);
         assert_eq!(users_of(udp, OWN, 0xB7C1).collect::<Vec<_>>(), [7]);
         assert_eq!(users_of(udp, Ipv6Addr::LOCALHOST, 0xB7C1).count(), 0, "IPv6 has none of IPv4's sockets");

@@ -7,7 +7,7 @@ use farcall_capture::{CaptureSource, Direction};
 use farcall_shm::fork::DontForkFd;
 use farcall_stats::Block;
 use farcall_verbs::{Error, QpAttr, Result, Sge};
-use farcall_wire::codec::decode;
+use farcall_wire::codec::{UDP_PORT, decode};
 use farcall_wire::{Packet, Responded, Timer};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -26,7 +26,8 @@ use super::path::Path;
 use super::peer_port::Kind;
 use super::poll_responsibility::PollActivity;
 use super::qp::{RoceQpState, Transport};
-use super::send_batch::SendBatch;
+use super::send_batch::{Route, SendBatch};
+use super::send_sockets::SendSockets;
 use super::shared_port::SharedPort;
 use super::socket::{ReceivedDatagram, RecvBatch, Socket};
 use super::sources::{Sources, is_truncated};
@@ -47,6 +48,7 @@ pub(super) struct State {
     shm: Weak<ShmTransport>,
     shared_port: Arc<SharedPort>,
     pub(super) socket: Socket,
+    pub(super) send_sockets: SendSockets,
     pub(super) qps: QpnMap<Box<RoceQpState>>,
     pub(super) rx_queues: RxQueues,
     /// Received datagrams for queue pair 1; `None` until a connection manager requests them.
@@ -96,6 +98,7 @@ impl State {
         Ok(Self {
             shm: Arc::downgrade(shm),
             socket: Socket::new(shared_port.clone()),
+            send_sockets: SendSockets::new(shared_port.clone())?,
             shared_port,
             qps: QpnMap::default(),
             rx_queues: RxQueues::new()?,
@@ -143,10 +146,10 @@ impl State {
             Ok(())
         };
         // `gather` cannot fail here, because the elements were checked.
-        let _added =
-            self.send_batch.add((path, GsoMode::for_unacknowledged(path)), packet, len_bytes, gather);
+        let route = Route { path, src_port: UDP_PORT, gso_mode: GsoMode::for_unacknowledged(path) };
+        let _added = self.send_batch.add(route, packet, len_bytes, gather);
         if self.send_batch.is_full() {
-            self.send_batch.flush(&self.socket, &self.counters, self.now_ns);
+            self.send_batch.flush(&self.send_sockets, &self.counters, self.now_ns);
         }
     }
 
@@ -157,7 +160,8 @@ impl State {
             Ok(())
         };
         // `gather` cannot fail here.
-        let _added = self.send_batch.add((path, GsoMode::Single), packet, payload.len(), gather);
+        let route = Route { path, src_port: UDP_PORT, gso_mode: GsoMode::Single };
+        let _added = self.send_batch.add(route, packet, payload.len(), gather);
     }
 
     /// Calls `work` with the protocol state of a queue pair.
@@ -172,7 +176,7 @@ impl State {
             context,
             send_batch: &mut self.send_batch,
             timers: &mut self.timers,
-            socket: &self.socket,
+            send_sockets: &self.send_sockets,
             regions: &shm.process.regions,
             counters: &self.counters,
             now_ns: self.now_ns,
@@ -245,7 +249,7 @@ impl State {
             if !self.recv_batch.has_more {
                 break;
             }
-            self.send_batch.flush(&self.socket, &self.counters, self.now_ns);
+            self.send_batch.flush(&self.send_sockets, &self.counters, self.now_ns);
         }
         self.run_expired_timers();
     }
@@ -347,7 +351,7 @@ impl State {
             send_batch: &mut self.send_batch,
             timers: &mut self.timers,
             regions: &shm.process.regions,
-            socket: &self.socket,
+            send_sockets: &self.send_sockets,
             counters: &self.counters,
             now_ns: self.now_ns,
         };
@@ -402,7 +406,7 @@ impl State {
 
     /// Sends waiting packets, and sets the timer to the next expiry.
     pub(super) fn finish(&mut self) {
-        self.send_batch.flush(&self.socket, &self.counters, self.now_ns);
+        self.send_batch.flush(&self.send_sockets, &self.counters, self.now_ns);
         self.schedule_timer();
     }
 

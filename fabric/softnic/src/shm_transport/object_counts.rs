@@ -60,7 +60,7 @@ impl ObjectReservation {
                 operation,
                 what: kind.name(),
                 limit: limit.into(),
-                remedy: "use fewer, or destroy some; query_device says how many there can be",
+                remedy: "use fewer, or destroy some; query_device returns the limit",
             }),
         }
     }

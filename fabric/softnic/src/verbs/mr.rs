@@ -190,7 +190,7 @@ impl Mr {
             if logged_at.is_none_or(|at| at.elapsed() > LOG_INTERVAL) {
                 logged_at = Some(Instant::now());
                 tracing::warn!(
-                    "dereg_mr waits: a peer is stopped inside an access to {} bytes at {:p}; let it go on, or end it",
+                    "dereg_mr waits: a peer is stopped inside an access to {} bytes at {:p}; continue it (SIGCONT), or end it",
                     self.attr.len_bytes,
                     self.attr.addr
                 );

@@ -1,6 +1,7 @@
 //! Unreliable connections: messages that arrive are complete and in order; others are dropped without a report.
 
 use crate::support::process::{Address, Other, learn, role, start, tell};
+use crate::support::unreliable::end_in_operation_errors;
 use crate::support::*;
 use farcall_verbs::{Access, Notify, QpAttr, QpCap, QpState, QpType, SendWr, Sge, WcStatus};
 
@@ -248,4 +249,16 @@ fn what_the_targets_process_has_yet_to_answer_is_waited_for() {
     }
     other.line.say([0; 4]);
     assert_eq!(other.line.hear(), Some([2, 0, 0, 0]), "all of it came");
+}
+
+#[test]
+fn ends_reads_and_atomics_over_uc_in_an_operation_error() {
+    let (mut a, mut b) = uc_pair();
+    end_in_operation_errors(&mut a, &mut b);
+    // Also before anything has been sent to a target that is not connected yet.
+    let (mut lonely, target) = (uc(), uc());
+    lonely.connect(target.qp.qp_num());
+    let sges = [lonely.sge(0, 8)];
+    lonely.send(&[SendWr::read(9, &sges, target.mr.addr() as u64, target.mr.rkey())]);
+    assert_eq!(lonely.wait().status, WcStatus::LOC_QP_OP_ERR);
 }

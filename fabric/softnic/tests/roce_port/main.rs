@@ -8,6 +8,8 @@ mod congestion;
 mod crowd_abroad;
 mod kept_acknowledgements;
 mod port_shared;
+mod source_ports;
 mod strangers;
 mod trains;
+mod uc_abroad;
 mod ud_abroad;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use crate::support::apart::{counted_at_port, is_apart, shared_socket};
+use crate::support::apart::{ONE_SOURCE_PORT, counted_at_port, is_apart, is_apart_with, shared_socket};
 use crate::support::datagrams::{GRH, Ud, slot};
 use crate::support::process::*;
 use crate::support::*;
@@ -36,8 +36,10 @@ impl Both {
 #[test]
 fn child_entry() {
     let Some((role, _, mut line)) = role() else { return };
-    if role == "manager" {
-        return manage(&mut line);
+    match role.as_str() {
+        "manager" => return manage(&mut line),
+        "answerer" => return answer(&mut line),
+        _ => {}
     }
     let mut both = Both::new();
     line.say(both.numbers());
@@ -80,6 +82,53 @@ fn manage(line: &mut Line) {
             return;
         }
     }
+}
+
+/// Receives a message, and replies to it on each request. Reports whether it was still the holder, and whether the reply
+/// was sent.
+fn answer(line: &mut Line) {
+    let management = Management::open().unwrap();
+    let message = loop {
+        assert!(management.claim().unwrap());
+        if let Some(message) = management.take() {
+            break message;
+        }
+        line.say([0; 4]);
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    line.say([1, 0, 0, 0]);
+    while line.hear().is_some() {
+        let is_held = management.is_held();
+        let is_sent = management.send_as_holder(message.src, &message.bytes).unwrap();
+        line.say([2, is_held.into(), is_sent.into(), 0]);
+    }
+}
+
+#[test]
+fn a_stopped_holder_does_not_reply_to_the_message_that_it_holds() {
+    if !is_apart("a_stopped_holder_does_not_reply_to_the_message_that_it_holds", "roce") {
+        return;
+    }
+    let mut holder = start("answerer", &[]);
+    assert_eq!(holder.line.hear(), Some([0; 4]));
+    let management = Management::open().unwrap();
+    send_message(&management);
+    while holder.line.hear().unwrap() != [1, 0, 0, 0] {}
+    holder.line.say([0; 4]);
+    assert_eq!(holder.line.hear(), Some([2, 1, 1, 0]), "it is the holder");
+    // Its own reply comes to it, because it has the queue pair.
+    holder.stop();
+    let began = Instant::now();
+    while !management.claim().unwrap() {
+        assert!(began.elapsed() < LOST, "it is not taken over");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    holder.signal(libc::SIGCONT);
+    for _ in 0..3 {
+        holder.line.say([0; 4]);
+        assert_eq!(holder.line.hear(), Some([2, 0, 0, 0]), "it replies for another");
+    }
+    assert_eq!(management.take(), None);
 }
 
 /// Sends a connection management message to queue pair 1 of this host.
@@ -307,7 +356,7 @@ fn trains_pause_while_one_is_for_several(over: IpAddr) {
     }
     assert_eq!(counted_at_port("trains_for_several"), 0);
     assert!(pairs.come_in_trains() > 0, "a stranger has switched trains off");
-    // The port of the peer can only be held by this user. A pause may end while this test is not scheduled.
+    // The peer sends from the port that all processes of this user share. A pause may end while this test is not scheduled.
     let of_user = shared_socket(Ipv6Addr::UNSPECIFIED.into(), UDP_PORT);
     let began = Instant::now();
     loop {
@@ -330,14 +379,14 @@ fn trains_pause_while_one_is_for_several(over: IpAddr) {
 
 #[test]
 fn trains_pause_if_one_by_ipv4_is_for_several_processes() {
-    if is_apart("trains_pause_if_one_by_ipv4_is_for_several_processes", "roce") {
+    if is_apart_with("trains_pause_if_one_by_ipv4_is_for_several_processes", &ONE_SOURCE_PORT) {
         trains_pause_while_one_is_for_several(Ipv4Addr::LOCALHOST.into());
     }
 }
 
 #[test]
 fn trains_pause_if_one_by_ipv6_is_for_several_processes() {
-    if is_apart("trains_pause_if_one_by_ipv6_is_for_several_processes", "roce") {
+    if is_apart_with("trains_pause_if_one_by_ipv6_is_for_several_processes", &ONE_SOURCE_PORT) {
         trains_pause_while_one_is_for_several(Ipv6Addr::LOCALHOST.into());
     }
 }

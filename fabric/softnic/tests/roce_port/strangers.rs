@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV6, UdpSocket};
 use std::time::{Duration, Instant};
 
-use crate::support::apart::{counted_at_port, is_apart, is_apart_as_root, is_port_open};
+use crate::support::apart::{counted_at_port, is_apart, is_apart_as_root, is_port_open, shared_socket};
 use crate::support::{End, LOST};
 use farcall_softnic::Management;
 use farcall_verbs::{AhAttr, Gid, Mtu, QpAttr, QpType, SendFlags, SendWr, WcStatus};
@@ -27,7 +27,7 @@ fn connected() -> (End, End) {
 }
 
 /// Returns a WRITE of four bytes as the peer's next request, with the CRC of a packet from `claimed`.
-fn write_packet(end: &End, psn: u32, rkey: u32, claimed: Ipv4Addr, src_port: u16) -> Vec<u8> {
+pub fn write_packet(end: &End, psn: u32, rkey: u32, claimed: Ipv4Addr, src_port: u16) -> Vec<u8> {
     let reth = Reth { addr: end.mr.addr() as u64, rkey, len_bytes: 4 };
     let packet = Packet {
         transport: QpType::Rc,
@@ -260,11 +260,15 @@ fn a_pair_replies_to_no_other_port_than_its_peers() {
     let forger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = forger.local_addr().unwrap().port();
     let sent = counted_at_port("packets_sent");
-    // Old sequence numbers, and some that may follow: the port sends no packet.
-    for psn in [0, 2, 3, 100, 0x80_0000, 0xFF_FFFF] {
+    // Old sequence numbers, the next one, and some that may follow: the port sends no packet.
+    for psn in [0, 1, 2, 3, 100, 0x80_0000, 0xFF_FFFF] {
         let forged = write_packet(&b, psn, rkey, Ipv4Addr::LOCALHOST, port);
         strike(&mut b, &forger, &forged, "dropped_foreign");
     }
+    // Nor does it from the port that all processes of the user share.
+    let shared = shared_socket(Ipv6Addr::UNSPECIFIED.into(), UDP_PORT);
+    let forged = write_packet(&b, 1, rkey, Ipv4Addr::LOCALHOST, UDP_PORT);
+    strike(&mut b, &shared, &forged, "dropped_foreign");
     assert_eq!(counted_at_port("packets_sent"), sent);
     assert_eq!(b.get(0, 4), b"good");
     write(&mut a, &b);

@@ -13,6 +13,10 @@ use super::name_in_program;
 const APART: &str = "FARCALL_TEST_APART";
 const ALONE: &str = "FARCALL_TEST_ALONE";
 
+/// Environment in which the queue pairs of a process send from one port, as in earlier versions, over RoCEv2.
+pub const ONE_SOURCE_PORT: [(&str, &str); 2] =
+    [("FARCALL_TRANSPORT", "roce"), ("FARCALL_SOURCE_PORTS", "shared")];
+
 /// Runs a test of the caller's file again, in a process of its own: it counts resources of the entire process, needs
 /// many, or loads the machine. Returns whether this is that process. The tests of a program that call it run one at a
 /// time.
@@ -106,7 +110,16 @@ pub fn is_port_open() -> bool {
 
 /// Returns the value of a counter of the port.
 pub fn counted_at_port(name: &str) -> u64 {
+    counted_at("softnic roce port", name)
+}
+
+/// Returns the value of a counter of a queue pair with a peer on another host.
+pub fn counted_at_pair(qpn: u32, name: &str) -> u64 {
+    counted_at(&format!("softnic roce qp {qpn:#08x}"), name)
+}
+
+fn counted_at(label: &str, name: &str) -> u64 {
     let report = farcall_stats::read_pid(std::process::id()).unwrap();
-    let port = report.blocks.iter().find(|block| block.label == "softnic roce port").unwrap();
-    port.counters.iter().find(|(counter, _)| counter.as_str() == name).unwrap().1
+    let block = report.blocks.iter().find(|block| block.live && block.label.starts_with(label)).unwrap();
+    block.counters.iter().find(|(counter, _)| counter.as_str() == name).unwrap().1
 }

@@ -1,8 +1,8 @@
 //! An end over UC or UD that sends numbered messages, and checks those it receives.
 
 use farcall_verbs::{
-    AddressHandle, Error, Mtu, Notify, QpAttr, QpCap, QpState, QpType, SendWr, UdTarget, Wc, WcOpcode,
-    WcStatus,
+    AddressHandle, AtomicTarget, Error, Mtu, Notify, QpAttr, QpCap, QpState, QpType, SendWr, Sge, UdTarget,
+    Wc, WcOpcode, WcStatus, WrOpcode,
 };
 
 use super::process::Address;
@@ -144,4 +144,29 @@ impl Side {
             }
         }
     }
+}
+
+/// Posts READ and atomics over UC. They end in an operation error, stop the send queue and change nothing.
+pub fn end_in_operation_errors(a: &mut End, b: &mut End) {
+    let (addr, rkey) = (b.mr.addr() as u64, b.mr.rkey());
+    b.put(0, &[7; 8]);
+    let (good, no_key) = (a.sge(64, 8), Sge { lkey: u32::MAX, ..a.sge(64, 8) });
+    let word = AtomicTarget { remote_addr: addr, compare_add: 1, swap: 0, rkey };
+    for sges in [[good], [no_key]] {
+        for wr in [
+            SendWr::read(5, &sges, addr, rkey),
+            SendWr::atomic(WrOpcode::ATOMIC_FETCH_AND_ADD, 5, &sges, word),
+            SendWr::atomic(WrOpcode::ATOMIC_CMP_AND_SWP, 5, &sges, word),
+        ] {
+            a.send(&[wr]);
+            let wc = a.wait();
+            assert_eq!((wc.wr_id, wc.status), (5, WcStatus::LOC_QP_OP_ERR), "{:?}", wr.opcode);
+            assert_eq!((a.qp.state(), b.qp.state(), b.poll()), (QpState::Sqe, QpState::Rts, None));
+            a.rts();
+        }
+    }
+    assert_eq!((b.get(0, 8), a.get(64, 8)), (vec![7; 8], vec![0; 8]));
+    b.recv(1, &[b.sge(0, 8)]);
+    a.send(&[SendWr::send(1, &[good])]);
+    assert_eq!(b.wait().wr_id, 1);
 }

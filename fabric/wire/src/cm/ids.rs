@@ -1,7 +1,7 @@
 //! Association of messages with connections (volume 1, section 12.6.1).
 
 use crate::cm::mad::Mad;
-use crate::cm::message::Message;
+use crate::cm::message::{Message, RejectedMessage};
 
 /// The identifiers of one connection, or of one resolution of a datagram service, at both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,8 +47,13 @@ impl CommunicationIds {
     pub fn matches(&mut self, mad: &Mad) -> bool {
         let (is_question, is_last) = match mad.message {
             Message::Req(_) | Message::SidrReq(_) => (true, false),
-            // The sender of a rejection may have no identifier for the connection.
-            Message::Rej(_) | Message::SidrRep(_) => (false, true),
+            // The sender of a rejection may have no identifier for the connection. Once the peer has accepted the
+            // request and has one, such a rejection of the request is from a process that no longer answers for the
+            // peer's host: it was stopped after it had found no listener there, and is continued.
+            Message::Rej(ref rejection) => {
+                (false, self.remote == 0 || rejection.rejected != RejectedMessage::Req)
+            }
+            Message::SidrRep(_) => (false, true),
             _ => (false, false),
         };
         let is_of_peer = is_last || self.remote == 0 || self.remote == mad.local_comm_id;
@@ -76,7 +81,7 @@ impl CommunicationIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cm::message::{RejectedMessage, Rejection};
+    use crate::cm::message::Rejection;
 
     fn rej() -> Message {
         Message::Rej(Rejection { rejected: RejectedMessage::Req, reason: 28, private_data: Vec::new() })
@@ -98,11 +103,23 @@ mod tests {
             !passive.matches(&Mad { local_comm_id: 6, remote_comm_id: 9, ..request.clone() }),
             "of another"
         );
-        assert!(
-            active.matches(&Mad {
-                local_comm_id: 0,
-                ..CommunicationIds::for_responder(0, &request).mad(rej())
-            })
-        );
+    }
+
+    #[test]
+    fn admits_no_rejection_of_an_accepted_request() {
+        let mut active = CommunicationIds::for_requester(7);
+        let request = active.mad(Message::Rtu);
+        let without_id = CommunicationIds::for_responder(0, &request).mad(rej());
+        assert_eq!(without_id.local_comm_id, 0);
+        assert!(active.matches(&without_id), "no listener");
+        active.remote = 9;
+        assert!(!active.matches(&without_id), "the request was accepted");
+        assert!(active.matches(&CommunicationIds::for_responder(9, &request).mad(rej())), "of the peer");
+        let other = Message::Rej(Rejection {
+            rejected: RejectedMessage::Other,
+            reason: 28,
+            private_data: Vec::new(),
+        });
+        assert!(active.matches(&CommunicationIds::for_responder(0, &request).mad(other)));
     }
 }

@@ -127,6 +127,10 @@ impl<S, R> Qp<S, R> {
         request: &SendRequest,
         posted: &S,
     ) -> Option<WcStatus> {
+        // Operations that the transport does not define; mlx5 reports them in this way, too.
+        if request.returns_data() && self.config.transport != QpType::Rc {
+            return Some(WcStatus::LOC_QP_OP_ERR);
+        }
         let len_bytes_max = match self.config.transport {
             QpType::Ud => u64::from(self.config.port_mtu.bytes()),
             _ => self.config.message_bytes_max,

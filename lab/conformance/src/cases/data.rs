@@ -94,7 +94,7 @@ fn fields(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
     same("immediate data at the target", wc.imm(), op.has_imm().then_some(IMM))?;
     if b.setup.qp_type == QpType::Ud {
         same("src_qp", wc.src_qp, a.qp.qpn)?;
-        ensure(wc.wc_flags.contains(WcFlags::GRH), || "the completion does not tell of the GRH".into())?;
+        ensure(wc.wc_flags.contains(WcFlags::GRH), || "the completion does not report the GRH".into())?;
     }
     Ok(())
 }

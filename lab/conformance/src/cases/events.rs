@@ -48,7 +48,7 @@ fn own(a: &mut End, b: &mut End) -> Verdict {
     // The event belongs to the target, regardless of which end reads first.
     a.expect_quiet()?;
     let taken = a.async_event()?;
-    ensure(taken.is_none(), || format!("the initiator's device tells the target's event: {taken:?}"))?;
+    ensure(taken.is_none(), || format!("the initiator's device reports the target's event: {taken:?}"))?;
     b.expect_async(AsyncEventKind::QpAccessErr, b.qp.qpn)
 }
 

@@ -163,7 +163,8 @@ fn shared(a: &mut End, b: &mut End) -> Verdict {
     for _ in &pairs {
         let wc = b.wait()?;
         let found = pairs.iter().find(|(id, _, qb)| wc.wr_id == 100 + id && wc.qp_num == qb.qpn);
-        let (id, ..) = found.ok_or_else(|| crate::Finding::new(format!("a completion of nobody: {wc:?}")))?;
+        let (id, ..) =
+            found.ok_or_else(|| crate::Finding::new(format!("a completion of no work request: {wc:?}")))?;
         same("the message", b.word(id * 64)?, *id)?;
     }
     b.expect_quiet()

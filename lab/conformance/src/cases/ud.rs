@@ -55,7 +55,7 @@ fn grh(a: &mut End, b: &mut End) -> Verdict {
     a.expect_ok(1)?;
     let wc = b.expect_wc(1)?;
     same("byte_len", wc.byte_len, 100 + GRH_BYTES)?;
-    ensure(wc.wc_flags.contains(WcFlags::GRH), || "the completion does not tell of the GRH".into())?;
+    ensure(wc.wc_flags.contains(WcFlags::GRH), || "the completion does not report the GRH".into())?;
     same_bytes("the message", &b.get(AT + u64::from(GRH_BYTES), 100)?, &bytes)?;
     same_bytes("before", &b.get(AT - 64, 64)?, &[0x5A; 64])?;
     same_bytes("after", &b.get(AT + 140, 60)?, &[0x5A; 60])

@@ -8,6 +8,7 @@ mod one_file;
 mod operations;
 #[cfg(test)]
 pub(crate) mod requests;
+mod tree_requests;
 mod wire;
 
 use std::io::{self, IoSlice};
@@ -24,9 +25,9 @@ use crate::volume::Volume;
 pub use mount::{MountError, MountOptions, unmount_at};
 pub(crate) use mount::{UnattachedMount, detach, detach_own, unmount};
 pub use one_file::{ONE_FILE_NAME, Transfer, mount_one_file, serve_one_file};
-pub(crate) use operations::execute;
 #[cfg(test)]
 pub(crate) use operations::handle as handle_request;
+pub(crate) use tree_requests::execute;
 pub(crate) use wire::ERA_MAX;
 pub(crate) use wire::Request;
 use wire::{OUT_HEADER_BYTES, Opcode, REQUEST_BYTES_MAX};

@@ -99,14 +99,14 @@ impl FreeBlocks {
         self.free += len;
         if let Some((before, before_len)) = self.runs.range(..start).next_back().map(|(at, len)| (*at, *len))
         {
-            assert!(before + before_len <= start, "blocks at {start} were given back twice");
+            assert!(before + before_len <= start, "blocks at {start} were freed twice");
             if before + before_len == start {
                 self.runs.remove(&before);
                 (start, len) = (before, before_len + len);
             }
         }
         if let Some((after, after_len)) = self.runs.range(start..).next().map(|(at, len)| (*at, *len)) {
-            assert!(start + len <= after, "blocks at {after} were given back twice");
+            assert!(start + len <= after, "blocks at {after} were freed twice");
             if start + len == after {
                 self.runs.remove(&after);
                 len += after_len;

@@ -224,7 +224,7 @@ impl Tree {
                 reserved.extend(run.map(|run| (segment.start, run.blocks)));
                 at = segment.end;
             }
-            debug_assert_eq!(at, range.end, "nobody else changes the file meanwhile");
+            debug_assert_eq!(at, range.end, "no other thread changes the file in the meantime");
             drop(file.extents.remove(range));
             for (at, blocks) in reserved {
                 file.extents.insert(at, Run { blocks, is_stored: true });

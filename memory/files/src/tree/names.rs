@@ -148,7 +148,7 @@ impl Tree {
         Ok((Caller { gid: directory.gid, ..caller }, mode | bit))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what mknod(2) has, and who and when")]
+    #[expect(clippy::too_many_arguments, reason = "the fields of mknod(2), the caller and the time")]
     fn add(
         &mut self,
         parent: u64,

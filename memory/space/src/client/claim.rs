@@ -147,7 +147,8 @@ fn decide(
     let views = replies.iter().filter_map(|(at, stored)| Some((*at, stored.view.as_ref()?)));
     let Some((_, newest)) = views.clone().max_by_key(|(_, view)| view.age()) else {
         if volume.history.has_claimed() || volume.is_read_only {
-            let why = format!("no node that answers has anything of it: {unreachable}");
+            let nodes = if unreachable.is_empty() { "" } else { ": " };
+            let why = format!("no node that answers has a part of it{nodes}{unreachable}");
             return Err(OpenError::volume(name, why));
         }
         if unreachable.is_empty() {
@@ -312,7 +313,7 @@ where
     }
 
     fn unexpected_reply(&self, at: usize) -> OpenError {
-        let why = "it answers something else; update the older of the two";
+        let why = "its answer is malformed; update the older of the two";
         OpenError::volume(&self.volume.name, format!("{}: {why}", self.config.nodes[at]))
     }
 

@@ -203,7 +203,7 @@ pub enum OpenError {
     #[error("no memory node can be used: {0}")]
     NoNode(String),
     /// The recovery file of an earlier process cannot be used.
-    #[error("cannot go on with what the last process kept: {0}")]
+    #[error("cannot continue from the state that the last process stored: {0}")]
     Saved(String),
     /// Another client holds the volume.
     #[error("{0}; try again after it has ended")]
@@ -295,7 +295,7 @@ pub struct CompletedRequest {
 #[non_exhaustive]
 pub enum IoError {
     /// No replica has the bytes that were written.
-    #[error("page {page} is lost: no memory node has what was written there; write it anew")]
+    #[error("page {page} is lost: no memory node has its contents; write it again")]
     Lost {
         /// Index of the page.
         page: u64,
@@ -319,7 +319,7 @@ pub enum IoError {
     #[error("the client was closed")]
     Closed,
     /// The client could not renew its leases in time: another client may hold the volume.
-    #[error("the volume is lost to this client: too many nodes did not hear of it in time; mount it again")]
+    #[error("the volume is lost to this client: too many nodes were not reached in time; mount it again")]
     Fenced,
 }
 

@@ -22,7 +22,17 @@ impl PageChecksums {
 
     /// Returns the checksum of a page with these bytes. It also depends on the index of the page.
     pub fn of(&self, page: u64, bytes: &[u8]) -> u64 {
-        rapidhash_v3_seeded(bytes, &self.secrets) ^ SplitMix64::mix(page)
+        self.of_content(bytes) ^ SplitMix64::mix(page)
+    }
+
+    /// Returns the checksum of these bytes that does not depend on a page.
+    pub fn of_content(&self, bytes: &[u8]) -> u64 {
+        rapidhash_v3_seeded(bytes, &self.secrets)
+    }
+
+    /// Returns the checksum by [`Self::of_content`] of the bytes with which a page has the checksum `sum`.
+    pub const fn content_of(page: u64, sum: u64) -> u64 {
+        sum ^ SplitMix64::mix(page)
     }
 
     /// Returns the checksum of a page that was never written.

@@ -319,7 +319,7 @@ impl RecoveryFile {
             && !self.is_broken
         {
             self.is_broken = true;
-            tracing::error!("what another process would need to go on cannot be kept: {error}");
+            tracing::error!("the state with which another process could continue cannot be stored: {error}");
             if let Err(error) = self.file.write_all_at(&[0xFF; 8], 0) {
                 tracing::error!("and that cannot be noted: {error}");
             }

@@ -25,7 +25,7 @@ pub(super) type Result<T, E = IoError> = std::result::Result<T, E>;
 /// An address space over memory nodes. Dropping it returns all slabs and leases.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use farcall_link::Nic;
 /// use farcall_memory::{ClientConfig, MemoryServer, NodeConfig, RemoteMemory};
 /// use farcall_softnic::SoftNic;
 ///

@@ -3,7 +3,8 @@
 //! ```text
 //! 2 areas     placement ([`PlacementRecord`]), alternating: generation, length, checksum | version, bytes
 //! table       two entries of 16 bytes per page: checksum of the page, generation, check of the entry
-//! rest        user metadata: a journal of files
+//! user        user metadata: a journal of files
+//! redo log    slots with contents of pages (`engine/redo.rs`)
 //! ```
 //!
 //! An entry is written before anything of its page is stored, and replaces the older of the page's two entries. Hence
@@ -27,6 +28,8 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Upper bound of the length of a replica in the encoded placement, in bytes.
 const REPLICA_BYTES: u64 = 24;
 const NODES_BYTES: u64 = 4 << 10;
+/// Maximum number of slots of the redo log: pages that are being written at one time.
+pub(super) const REDO_SLOTS_MAX: u64 = 512;
 
 /// Locations of all in-sync replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,15 +86,18 @@ pub(super) struct Layout {
     pages: u64,
     area_bytes: u64,
     user_bytes: u64,
+    /// Number of slots of the redo log.
+    redo_slots: u64,
     /// Secret that keys the checks.
     secret: u64,
 }
 
 impl Layout {
-    pub const fn new(config: &ClientConfig, user_bytes: u64, secret: u64) -> Self {
+    pub fn new(config: &ClientConfig, user_bytes: u64, secret: u64) -> Self {
         let replicas = config.size_bytes.div_ceil(config.slab_bytes) * (config.replicas as u64 + 1);
         let area_bytes = (replicas * REPLICA_BYTES + NODES_BYTES).next_multiple_of(PAGE);
-        Self { pages: config.size_bytes / PAGE, area_bytes, user_bytes, secret }
+        let pages = config.size_bytes / PAGE;
+        Self { pages, area_bytes, user_bytes, redo_slots: pages.min(REDO_SLOTS_MAX), secret }
     }
 
     const fn table_at(&self) -> u64 {
@@ -104,7 +110,27 @@ impl Layout {
 
     /// Returns the length of the area in bytes.
     pub const fn len_bytes(&self) -> u64 {
-        self.user_at() + self.user_bytes
+        self.slot_at(self.redo_slots as u32)
+    }
+
+    /// Returns the offset of the redo log. Nodes have different contents from there on.
+    pub const fn redo_at(&self) -> u64 {
+        (self.user_at() + self.user_bytes).next_multiple_of(PAGE)
+    }
+
+    pub const fn redo_slots(&self) -> u64 {
+        self.redo_slots
+    }
+
+    /// Returns the offset of a slot of the redo log.
+    pub const fn slot_at(&self, slot: u32) -> u64 {
+        self.redo_at() + slot as u64 * PAGE
+    }
+
+    /// Returns the slots of the redo log.
+    pub fn read_redo<'a>(&self, metadata: &'a [u8]) -> &'a [[u8; PAGE_BYTES]] {
+        let slots = metadata.get(self.redo_at() as usize..).unwrap_or_default().as_chunks().0;
+        &slots[..slots.len().min(self.redo_slots as usize)]
     }
 
     /// Returns the offset and the bytes of the entry to be written before a page is stored.
@@ -204,7 +230,8 @@ impl Layout {
 
     /// Returns the user metadata.
     pub fn read_user<'a>(&self, metadata: &'a [u8]) -> &'a [u8] {
-        metadata.get(self.user_at() as usize..).unwrap_or_default()
+        let user = metadata.get(self.user_at() as usize..).unwrap_or_default();
+        &user[..user.len().min(self.user_bytes as usize)]
     }
 
     pub const fn user_bytes(&self) -> u64 {
@@ -351,6 +378,7 @@ mod tests {
             let layout = layout();
             let bytes = [bytes.clone(), bytes];
             let _ = (layout.read_placement(&bytes), layout.read_page_table(&bytes), layout.read_user(&bytes[0]));
+            prop_assert!(layout.read_redo(&bytes[0]).len() as u64 <= layout.redo_slots());
         }
     }
 }

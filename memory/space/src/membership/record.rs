@@ -21,7 +21,7 @@ pub struct Record {
 
 /// The value is not a record of this release.
 #[derive(Debug, Error)]
-#[error("{what}; it was written by something else, or by another release")]
+#[error("{what}; another program or another release wrote it")]
 pub struct UnknownRecord {
     what: String,
 }

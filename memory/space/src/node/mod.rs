@@ -197,6 +197,7 @@ impl Node {
             volumes_max: self.config.volumes_max,
             metadata_bytes_max: self.config.metadata_bytes_max,
             reports: self.leases.values().map(|lease| lease.report).collect(),
+            memberships: self.volumes.values().map(Volume::membership).collect(),
         }
     }
 

@@ -14,7 +14,7 @@ use super::Node;
 use super::lease::Lease;
 use crate::wire::{
     LeaseKey, METADATA_READ_BYTES_MAX, MembershipView, Refusal, RefusalKind, Reply, StoredVolume, VERSION,
-    VOLUME_NAME_BYTES_MAX, VOLUME_NODES_MAX, VolumeRef, VolumeStatus,
+    VOLUME_NAME_BYTES_MAX, VOLUME_NODES_MAX, VolumeMembership, VolumeRef, VolumeStatus,
 };
 
 /// Parameters of a mount's claim of a volume.
@@ -33,6 +33,8 @@ pub(super) struct Volume {
     node: u64,
     epoch: u64,
     view: Option<MembershipView>,
+    /// `true` if the view was stored since the last claim.
+    is_view_current: bool,
     metadata_bytes: u64,
     holder: Secret<[u8; 16]>,
     /// Key of the lease of the mount that holds it.
@@ -55,6 +57,16 @@ impl Volume {
     /// Returns the number of ended leases beyond the one that every volume has.
     pub const fn extra_leases(&self) -> usize {
         self.ended.len().saturating_sub(1)
+    }
+
+    /// Returns the membership by the latest view.
+    pub fn membership(&self) -> VolumeMembership {
+        let Some(view) = &self.view else { return VolumeMembership::default() };
+        VolumeMembership {
+            nodes: view.nodes.len() as u32,
+            members: view.members.len() as u32,
+            is_member: self.is_view_current && view.members.contains(&self.node),
+        }
     }
 
     /// Releases ended leases that are quiesced and empty. Returns whether one is not quiesced.
@@ -129,12 +141,14 @@ impl Node {
             node: claim.node,
             epoch: 0,
             view: None,
+            is_view_current: false,
             metadata_bytes: claim.metadata_bytes,
             holder: claim.holder,
             lease: None,
             ended: Vec::new(),
         });
         (volume.epoch, volume.holder, volume.lease) = (claim.epoch, claim.holder, Some(key));
+        volume.is_view_current = false;
         // The metadata belongs to the new lease now.
         volume.ended.iter_mut().for_each(|lease| lease.volume = None);
         let slabs = volume.ended.iter().flat_map(|lease| lease.slabs.keys().copied()).collect();
@@ -155,7 +169,7 @@ impl Node {
         if let Some(lease) = holder_lease.filter(|_| volume.holder != claim.holder) {
             let left_ms = lease.until.since(now).as_millis();
             let why = format!(
-                "the volume {name:?} is mounted by {:?}; its lease ends in {left_ms} ms if nothing is heard of it",
+                "the volume {name:?} is mounted by {:?}; its lease ends in {left_ms} ms unless its client renews it",
                 lease.name
             );
             return Err(RefusalKind::Held.because(why));
@@ -163,8 +177,10 @@ impl Node {
         // A mount that has lost the volume may claim it again with its own epoch.
         let is_again = claim.epoch == volume.epoch && volume.holder == claim.holder;
         if claim.epoch <= volume.epoch && !is_again {
-            let why =
-                format!("the volume {name:?} was claimed with epoch {} meanwhile; try again", volume.epoch);
+            let why = format!(
+                "the volume {name:?} was claimed with epoch {} in the meantime; try again",
+                volume.epoch
+            );
             return Err(RefusalKind::Overtaken.because(why));
         }
         if claim.metadata_bytes != volume.metadata_bytes {
@@ -214,7 +230,7 @@ impl Node {
         if view.epoch != volume.epoch {
             return Err(RefusalKind::Overtaken.because(format!("the epoch is {}", volume.epoch)));
         }
-        volume.view = Some(view);
+        (volume.view, volume.is_view_current) = (Some(view), true);
         Ok(self.done())
     }
 

@@ -89,7 +89,7 @@ impl ListenThread {
                 // Without its poll no client can connect; established connections work without it.
                 Err(error) => {
                     tracing::error!(
-                        "bootstrap port: waiting for sockets failed: {error}; nobody can connect any more"
+                        "bootstrap port: waiting for sockets failed: {error}; no client can connect any more"
                     );
                     return;
                 }

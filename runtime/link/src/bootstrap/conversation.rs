@@ -10,7 +10,7 @@ use super::{Hello, PostHandshakeMessage, Refusal, RefusalKind, VersionRange, Wel
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BootstrapError {
     /// The server refused the client.
-    #[error("the server says: {0}")]
+    #[error("the server refuses: {0}")]
     Refused(Refusal),
     /// The client rejects the server's reply.
     #[error("the server's answer is no handshake: {0}")]

@@ -6,7 +6,7 @@ use bitflags::bitflags;
 use farcall_verbs::{Gid, Mtu};
 use serde::{Deserialize, Serialize};
 
-use super::{Refusal, StreamEnd};
+use super::Refusal;
 use crate::{Plan, RemoteRegion};
 
 bitflags! {
@@ -207,6 +207,25 @@ pub struct Welcome {
     pub result_bytes_max: u32,
     /// The byte with which the client announces each request, if the plan uses one.
     pub mailbox_byte: Option<RemoteRegion>,
+}
+
+/// One end of a byte stream, as announced to the other: the first message of the client, and the reply of the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamEnd {
+    /// Name of this end's provider.
+    pub provider: String,
+    /// Queue pair of this end.
+    pub qp: QpInfo,
+    /// Destination of the other end's control words: how far it has written and read, and the wake-ups that it
+    /// requests.
+    pub words: RemoteRegion,
+    /// Destination of the other end's bytes: a ring.
+    pub ring: RemoteRegion,
+    /// `true` if WRITEs to both regions are placed in order. If not, every control word must be sent with immediate
+    /// data.
+    pub is_in_order: bool,
+    /// `true` if the channel of the handshake may carry the stream if no device can.
+    pub may_use_channel: bool,
 }
 
 /// A message sent after the handshake.

@@ -22,7 +22,7 @@ pub use conversation::{Acceptor, BootstrapError, Initiator};
 pub use frame::{FRAME_BYTES_MAX, VersionRange};
 pub use message::{
     Features, Grants, Hello, PostHandshakeMessage, QpInfo, Resumed, Secret, SessionId, SessionResumption,
-    Welcome,
+    StreamEnd, Welcome,
 };
 pub use refusal::{Refusal, RefusalKind};
-pub use stream::{StreamEnd, StreamReply};
+pub use stream::StreamReply;

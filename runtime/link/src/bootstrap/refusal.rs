@@ -64,7 +64,7 @@ impl RefusalKind {
             Self::GoingAway => "connect to another server or later",
             Self::Timeout => "try again",
             Self::NotAdmitted => "run both as one user, or let a group of both in (FARCALL_GROUP)",
-            Self::Resources => "look at the server's log",
+            Self::Resources => "see the server's log",
         }
     }
 }

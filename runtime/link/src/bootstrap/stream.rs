@@ -1,30 +1,8 @@
 //! The handshake of byte streams: each side announces the memory into which the other may WRITE.
 
-use serde::{Deserialize, Serialize};
-
 use super::frame::Frame;
-use super::message::Message;
-use super::{Acceptor, BootstrapError, Initiator, QpInfo, Refusal};
-use crate::RemoteRegion;
-
-/// One end of a byte stream, as announced to the other: the first message of the client, and the reply of the server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StreamEnd {
-    /// Name of this end's provider.
-    pub provider: String,
-    /// Queue pair of this end.
-    pub qp: QpInfo,
-    /// Destination of the other end's control words: how far it has written and read, and the wake-ups that it
-    /// requests.
-    pub words: RemoteRegion,
-    /// Destination of the other end's bytes: a ring.
-    pub ring: RemoteRegion,
-    /// `true` if WRITEs to both regions are placed in order. If not, every control word must be sent with immediate
-    /// data.
-    pub is_in_order: bool,
-    /// `true` if the channel of the handshake may carry the stream if no device can.
-    pub may_use_channel: bool,
-}
+use super::message::{Message, StreamEnd};
+use super::{Acceptor, BootstrapError, Initiator, Refusal};
 
 /// The server's reply to a request for a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,8 +60,9 @@ impl Acceptor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RefusalKind, VersionRange};
+    use super::super::{QpInfo, RefusalKind, VersionRange};
     use super::*;
+    use crate::RemoteRegion;
     use proptest::prelude::*;
 
     fn end() -> StreamEnd {

@@ -88,7 +88,7 @@ impl Calls {
         if self.is_draining {
             self.reset(id, Code::Unavailable, "the server takes no more calls; this one did not run");
         } else if is_crowded {
-            self.reset(id, Code::ResourceExhausted, "too many calls that were given up have not ended yet");
+            self.reset(id, Code::ResourceExhausted, "too many abandoned calls have not ended yet");
         } else {
             let inbox = &mut self.table[usize::from(number)].inbox;
             let method = method.filter(|_| is_end);

@@ -19,7 +19,7 @@ pub(crate) struct Answer {
 
 impl Calls {
     pub(super) fn lost_status(&self) -> Status {
-        self.broken.clone().unwrap_or_else(|| Status::cancelled("the call is over"))
+        self.broken.clone().unwrap_or_else(|| Status::cancelled("the call has ended"))
     }
 
     /// Waits for the response to begin. If the complete response has arrived, the call has ended.

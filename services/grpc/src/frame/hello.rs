@@ -43,7 +43,7 @@ impl Hello {
     pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Self, FrameError> {
         let [m0, m1, m2, m3, version_min, version_max, c0, c1, w0, w1, w2, w3, ..] = *bytes;
         if [m0, m1, m2, m3] != MAGIC {
-            return Err(FrameError("the other end speaks something else"));
+            return Err(FrameError("the other end uses another protocol"));
         }
         let hello = Self {
             version_min,

@@ -192,7 +192,7 @@ impl KeyLookup {
                 continue;
             }
             if entry.len_bytes as usize > table.pair_max_bytes {
-                return LookupStep::Invalid("a longer value than it said");
+                return LookupStep::Invalid("a value longer than announced");
             }
             if !table.layout.is_inline(&entry) {
                 if others == self.others {

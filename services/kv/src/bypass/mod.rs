@@ -158,7 +158,7 @@ pub enum BypassError {
     #[error("cannot read the store: {0}; see that the server still runs, and connect again")]
     Unreadable(String),
     /// All requests of the client's window are in progress.
-    #[error("all {window} requests of the window are under way; take what ended first")]
+    #[error("all {window} requests of the window are in flight; take completions first")]
     WindowFull {
         /// Size of the window.
         window: usize,
@@ -172,7 +172,9 @@ pub(crate) enum PutError {
         "the index is full: {used} of {entries} entries are used and no move makes room; nothing was changed"
     )]
     IndexFull { used: u32, entries: u32 },
-    #[error("no room for {len_bytes} bytes of key and value beside {used_bytes} used; nothing was changed")]
+    #[error(
+        "no room for {len_bytes} bytes of key and value in addition to {used_bytes} used; nothing was changed"
+    )]
     ExtentsFull { len_bytes: usize, used_bytes: usize },
     #[error("a value of {len_bytes} bytes; this store takes {max_bytes} at most")]
     TooLarge { len_bytes: usize, max_bytes: usize },

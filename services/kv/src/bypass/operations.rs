@@ -369,7 +369,7 @@ impl<S: Scheme> Operations<S> {
     fn continue_lookup(&mut self, at: usize) -> Result<(), ReadPathLost> {
         let ReadPath::Open(reader) = &mut self.read_path else { return Ok(()) };
         let Some(Operation { key, value, is_reading, lookups, .. }) = self.operations.get_mut(at) else {
-            return Err(ReadPathLost("a READ ended that nobody posted".into()));
+            return Err(ReadPathLost("a READ completed that was not posted".into()));
         };
         let step = reader.step(at, key, value, &mut self.counters)?;
         self.failures = 0;
@@ -398,7 +398,7 @@ impl<S: Scheme> Operations<S> {
         self.incarnation = calls.incarnation();
         let pair = UnconnectedReader::new(&self.nic, self.operations.len())?;
         let request = postcard::to_allocvec(&pair.info());
-        Ok((pair, request.map_err(|_| no_store::<S>("a queue pair cannot be told"))?))
+        Ok((pair, request.map_err(|_| no_store::<S>("a queue pair cannot be notified"))?))
     }
 
     /// Connects the queue pair as the server's reply states; READs use it from now on.

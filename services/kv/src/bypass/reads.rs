@@ -124,7 +124,7 @@ impl<S: Scheme> Reader<S> {
         counters: &mut ReadCounters,
     ) -> Result<LookupStep, ReadPathLost> {
         let Some(mut lookup) = self.lookups.get(at).copied().flatten() else {
-            return Err(ReadPathLost("a READ ended that nobody posted".into()));
+            return Err(ReadPathLost("a READ completed that was not posted".into()));
         };
         let (_, _, len_bytes) = self.table.place(lookup.target());
         self.bytes.clear();

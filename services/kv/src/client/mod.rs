@@ -2,6 +2,7 @@
 //!
 //! ```no_run
 //! use farcall_kv::client::{KvClient, Write};
+//! use farcall_link::Nic;
 //! use farcall_rpc::ClientOptions;
 //! use farcall_softnic::SoftNic;
 //!

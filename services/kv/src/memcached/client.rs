@@ -24,17 +24,17 @@ pub enum ClientError {
     #[error("the connection to the memcached server failed: {0}")]
     Io(#[from] io::Error),
     /// The server did not reply, or did not read, within the timeout of [`Client::set_timeout`].
-    #[error("no answer within {within:?}; what became of unanswered requests is unknown")]
+    #[error("no answer within {within:?}; the outcome of unanswered requests is unknown")]
     NoAnswer {
         /// The timeout.
         within: Duration,
     },
     /// The server closed the connection while replies were outstanding; whether those requests were executed is
     /// unknown.
-    #[error("the server closed the connection; what became of unanswered requests is unknown")]
+    #[error("the server closed the connection; the outcome of unanswered requests is unknown")]
     Closed,
     /// The client was inherited by a fork: this process would consume replies to its parent.
-    #[error("the client belongs to the process that made it, of which this one is a fork; connect anew")]
+    #[error("the client belongs to the process that made it, of which this one is a fork; connect again")]
     Forked,
     /// The server refused the request.
     #[error("the server refused: {0}")]
@@ -388,7 +388,7 @@ impl AsFd for Client {
 fn timeout_error(error: io::Error, timeout: Duration) -> io::Error {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
-            io::Error::new(ErrorKind::TimedOut, format!("nobody took the connection within {timeout:?}"))
+            io::Error::new(ErrorKind::TimedOut, format!("the connection was not accepted within {timeout:?}"))
         }
         _ => error,
     }

@@ -3,13 +3,12 @@
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine, alphabet};
 
-use super::command::block_bytes;
 use super::refusal::{
     BAD_COUNTER_MODE, BAD_FORMAT, BAD_INITIAL, BAD_KEY, BAD_META_DELTA, BAD_MODE, BAD_MODE_LENGTH, BAD_TOKEN,
     DUPLICATE_FLAG, ERROR, INVALID_FLAG, INVALID_FLAGS, OPAQUE_TOO_LONG, Refusal, TOO_MANY_FLAGS,
     TOO_MANY_GET_FLAGS,
 };
-use super::text::{Exptime, counter, next_token, number, number32};
+use super::text::{Exptime, block_bytes, counter, next_token, number, number32};
 use crate::key::KEY_MAX_BYTES;
 use crate::store::{Counter, PutMode};
 

@@ -36,8 +36,8 @@
 //! - Keys of a `get` of more than 2048 bytes are processed as they arrive, so an invalid key ends a reply that may
 //!   already contain values. In a shorter line an invalid key causes a refusal of all keys, and none is counted.
 
-mod admin;
 mod binary;
+mod change;
 mod classic;
 pub mod client;
 mod command;
@@ -50,10 +50,11 @@ mod stats;
 mod target;
 mod text;
 
+pub use change::Change;
 pub use command::Retrieval;
 pub use session::{LINE_MAX_BYTES, Session};
 pub use stats::{Report, ServerInfo};
-pub use target::{ALL_LISTED, Change, Direct, KeyedCommand, Op, Target};
+pub use target::{ALL_LISTED, Direct, KeyedCommand, Op, Target};
 pub use text::Exptime;
 
 #[cfg(feature = "server")]

@@ -1,5 +1,6 @@
 //! Helpers for the text protocols: tokens, numbers, times.
 
+use super::refusal::{BAD_FORMAT, Refusal};
 pub(super) use crate::store::parse_decimal as number;
 use crate::store::{Counter, WallClock};
 
@@ -21,6 +22,12 @@ pub(super) fn last_token(line: &[u8]) -> &[u8] {
 /// Parses a decimal number below 2^32.
 pub(super) fn number32(token: &[u8]) -> Option<u32> {
     u32::try_from(number(token)?).ok()
+}
+
+/// Parses the length of a data block. Lengths that memcached refuses are refused, too, and nothing is skipped then.
+pub(super) fn block_bytes(token: &[u8]) -> Result<u64, Refusal> {
+    const MAX: u64 = i32::MAX as u64 - 2;
+    number(token).filter(|&bytes| bytes <= MAX).ok_or(BAD_FORMAT.into())
 }
 
 /// An expiration time as sent by clients: a decimal number of seconds, possibly negative.

@@ -123,7 +123,7 @@ impl Arena {
     /// Frees the block at `at` and merges it with free neighbours.
     pub(crate) fn free(&mut self, at: Granule) {
         let Block { granules, free, .. } = self.block(at);
-        debug_assert!(!free, "block {at} is given back twice");
+        debug_assert!(!free, "block {at} is freed twice");
         self.used_granules -= granules;
         let (mut start, mut end) = (at, at + granules);
         let before_granules = self.word(at, 4);

@@ -2,8 +2,6 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use super::partition::Partition;
-
 /// Starts at Unix time and then follows the monotonic clock, so that a change of the wall clock expires no items.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
@@ -27,20 +25,6 @@ impl Clock {
     }
 }
 
-impl Partition {
-    /// Sets a clock by which items that are live at the time passed to an operation are checked again. A thread may be
-    /// stopped between reading the time and executing the command.
-    pub fn set_clock(&mut self, clock: Clock) {
-        self.clock = Some(clock);
-    }
-
-    /// Returns whether a time has been reached.
-    #[inline]
-    pub(super) fn is_reached(&self, at_ms: u64, now_ms: u64) -> bool {
-        at_ms <= now_ms || self.clock.is_some_and(|clock| at_ms <= clock.now_ms())
-    }
-}
-
 /// Returns the time of the wall clock in milliseconds.
 pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
@@ -49,7 +33,7 @@ pub(crate) fn unix_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Config, Put};
+    use crate::store::{Config, Partition, Put};
 
     const NOW_MS: u64 = 1_000_000;
 

@@ -28,8 +28,8 @@ pub struct Partition {
     pub(super) flushed_before_cas: u64,
     /// Time of the next flush; `u64::MAX`: none.
     pub(super) flush_at_ms: u64,
-    pub(super) wall: WallClock,
-    pub(super) clock: Option<Clock>,
+    wall: WallClock,
+    clock: Option<Clock>,
     /// Maximum memory of the items: the complete arena, or less.
     pub(super) items_max_bytes: usize,
     /// Next bucket to sweep, and number of buckets that may still contain flushed items.
@@ -111,6 +111,29 @@ impl Partition {
     #[inline]
     pub fn owns(&self, key: &Key<'_>) -> bool {
         self.config.partitions == 1 || self.router.owner(key) == self.config.partition
+    }
+
+    /// Sets a clock by which items that are live at the time passed to an operation are checked again. A thread may be
+    /// stopped between reading the time and executing the command.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = Some(clock);
+    }
+
+    /// Returns whether a time has been reached.
+    #[inline]
+    pub(super) fn is_reached(&self, at_ms: u64, now_ms: u64) -> bool {
+        at_ms <= now_ms || self.clock.is_some_and(|clock| at_ms <= clock.now_ms())
+    }
+
+    /// Returns the wall clock as last set; until then the partition's clock shows Unix time.
+    pub fn wall(&self) -> WallClock {
+        self.wall
+    }
+
+    /// Sets the current time of the wall clock. Expiration times given as Unix times are converted by it when they
+    /// arrive.
+    pub fn set_wall(&mut self, unix_ms: u64, now_ms: u64) {
+        self.wall = WallClock::new(unix_ms, now_ms);
     }
 
     /// Returns the current counters and sizes.

@@ -1,7 +1,5 @@
 //! The wall clock, in addition to the clock of a partition's times.
 
-use super::partition::Partition;
-
 /// Offset of the wall clock from the partition's clock. The wall clock may be set; items do not expire by it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WallClock {
@@ -9,6 +7,11 @@ pub struct WallClock {
 }
 
 impl WallClock {
+    /// Creates the clock that shows `unix_ms` when the partition's clock shows `partition_ms`.
+    pub(super) fn new(unix_ms: u64, partition_ms: u64) -> Self {
+        Self { ahead_ms: unix_ms.wrapping_sub(partition_ms) as i64 }
+    }
+
     /// Converts a Unix time to the partition's clock, both in milliseconds; at least 1.
     pub fn to_partition_ms(self, unix_ms: u64) -> u64 {
         unix_ms.saturating_sub_signed(self.ahead_ms).max(1)
@@ -17,18 +20,5 @@ impl WallClock {
     /// Converts a time of the partition's clock to Unix time, both in milliseconds.
     pub fn to_unix_ms(self, partition_ms: u64) -> u64 {
         partition_ms.saturating_add_signed(self.ahead_ms)
-    }
-}
-
-impl Partition {
-    /// Returns the wall clock as last set; until then the partition's clock shows Unix time.
-    pub fn wall(&self) -> WallClock {
-        self.wall
-    }
-
-    /// Sets the current time of the wall clock. Expiration times given as Unix times are converted by it when they
-    /// arrive.
-    pub fn set_wall(&mut self, unix_ms: u64, now_ms: u64) {
-        self.wall = WallClock { ahead_ms: unix_ms.wrapping_sub(now_ms) as i64 };
     }
 }

@@ -3,6 +3,7 @@
 use farcall_verbs::Nanos;
 
 use super::calls::State;
+use super::datagrams::DatagramResponses;
 use super::messages::{FetchState, Messages};
 use super::{CallId, CallerState};
 use crate::error::{Broken, CallError, UnknownBecause};
@@ -61,8 +62,7 @@ impl CallerState {
     /// Completes all calls with an error, and ends the session: its messages are discarded here, although the server
     /// may still hold the session. The next connection begins a new one.
     pub fn fail_all(&mut self, why: &Broken) {
-        self.to_send.clear();
-        self.to_release.clear();
+        self.queue.restart([]);
         for at in 0..self.calls.records.len() as u16 {
             if self.calls.get(at).state == State::Pending {
                 let unknown = UnknownBecause::Disconnected(why.clone());
@@ -94,8 +94,7 @@ impl CallerState {
         }
         // In submission order.
         again.sort_by_key(|at| self.calls.get(*at).id);
-        self.to_send.clear();
-        self.to_send.extend(again);
+        self.queue.restart(again);
     }
 
     /// Discards the messages in flight, because their session has ended.
@@ -111,13 +110,13 @@ impl CallerState {
     }
 
     /// Sends no further message of a call.
-    pub(crate) fn stop_sending(&mut self, at: u16) {
+    pub(super) fn stop_sending(&mut self, at: u16) {
         let record = self.calls.get(at);
         if record.total_bytes > record.reply.len() || record.is_deferred {
             // The server stores the rest of its long result, or its answer is deferred: the server must release it.
-            self.to_release.push_back(record.id.0);
+            self.queue.push_release(record.id.0);
         }
-        self.to_send.retain(|waiting| *waiting != at);
+        self.queue.remove_call(at);
     }
 
     /// Ends the connection. Calls are retained: those that were sent wait until the session is resumed, the others
@@ -138,7 +137,7 @@ impl CallerState {
         }
         if let Some(end) = self.end.as_mut() {
             end.connection.close();
-            end.datagram_responses.iter_mut().for_each(|responses| responses.pair.close());
+            end.datagram_responses.iter_mut().for_each(DatagramResponses::close);
         }
         let path = &mut ServerReply::new(&self.config);
         while !self.messages.is_empty()
@@ -147,9 +146,9 @@ impl CallerState {
         }
         if let Some(end) = self.end.take() {
             self.closing.push(end.connection.into());
-            self.closing.extend(end.datagram_responses.map(|responses| responses.pair.into()));
+            self.closing.extend(end.datagram_responses.map(DatagramResponses::into_pair));
         }
-        self.reads_in_flight = 0;
+        self.fetches.on_disconnect();
         for seq in self.messages.numbers() {
             self.messages.at(seq).fetch = FetchState::None;
         }

@@ -186,7 +186,7 @@ impl<P: Path> BatchCaller<P> {
         record.request[..BATCH_HEAD_BYTES].copy_from_slice(&batch_head(entries));
         record.is_open = false;
         state.counters.batches.increment();
-        state.to_send.push_back(at);
+        state.queue.push_call(at);
         state.pump::<P::Response, P::Request>(path, now);
     }
 

@@ -12,12 +12,9 @@ use std::time::Duration;
 use farcall_verbs::Nanos;
 
 use super::CallerState;
-use super::receive::Source;
+use super::connection::Source;
 use crate::error::{Broken, CallError, UnknownBecause};
-use crate::wire::{
-    Collected, CollectedResult, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status,
-    take_collected,
-};
+use crate::wire::{Collected, CollectedResult, ResponseFlags, ResponseHeader, Seq, Status, take_collected};
 
 /// The shortest pause between collect requests.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
@@ -34,21 +31,21 @@ pub(super) struct Collecting {
     next: Option<Nanos>,
     pause: Duration,
     /// Requests without an answer since the last answer or wake-up.
-    pub unanswered_requests: u32,
+    unanswered_requests: u32,
     /// `true` if the request in flight requests a wake-up, over this connection.
     requests_notification: bool,
     /// `true` if the server will wake the client for the next answer.
-    pub server_notifies: bool,
+    server_notifies: bool,
     /// `true` if the server has woken the client since the last request was sent.
     is_woken: bool,
-    pub event: CollectEvent,
+    event: CollectEvent,
     /// Payload of the last response; a field to reuse its memory.
     entries: Vec<u8>,
 }
 
 /// Event of a driver iteration that affects the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum CollectEvent {
+enum CollectEvent {
     /// No event.
     #[default]
     None,
@@ -103,6 +100,80 @@ impl Collecting {
         self.event = CollectEvent::Connection;
     }
 
+    /// Returns the number of requests without an answer since the last answer or wake-up.
+    pub const fn unanswered_requests(&self) -> u32 {
+        self.unanswered_requests
+    }
+
+    /// Returns whether the server will wake the client for the next answer.
+    #[inline]
+    pub const fn server_notifies(&self) -> bool {
+        self.server_notifies
+    }
+
+    /// Returns whether an event of this iteration affects the schedule.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        self.event != CollectEvent::None
+    }
+
+    /// Records that the server deferred a call.
+    pub const fn on_deferred(&mut self) {
+        (self.event, self.unanswered_requests) = (CollectEvent::Deferred, 0);
+    }
+
+    /// Records a response to a request. Its answers follow.
+    fn on_response(&mut self) {
+        self.event = CollectEvent::NoAnswer;
+        self.unanswered_requests = self.unanswered_requests.saturating_add(1);
+        // A wake-up that arrived in the meantime has used up the requested one.
+        self.server_notifies |= std::mem::take(&mut self.requests_notification) && !self.is_woken;
+    }
+
+    /// Records that no answer will come: all deferred calls have ended.
+    const fn on_no_answer(&mut self) {
+        self.event = CollectEvent::NoAnswer;
+    }
+
+    /// Records an answer.
+    const fn on_answer(&mut self) {
+        (self.event, self.unanswered_requests) = (CollectEvent::Answers, 0);
+    }
+
+    /// Discards the event and the next request, because no call is deferred.
+    pub const fn unschedule(&mut self) {
+        (self.event, self.next) = (CollectEvent::None, None);
+    }
+
+    /// Schedules the next request after an iteration with an event, while calls are deferred. `is_collecting` is whether
+    /// a request is in flight.
+    #[cold]
+    pub fn schedule(&mut self, is_reliable: bool, is_collecting: bool, now: Nanos) {
+        let event = std::mem::take(&mut self.event);
+        self.pause = match event {
+            CollectEvent::None | CollectEvent::NoAnswer => {
+                let longest = if self.server_notifies { PAUSE_NOTIFIED_MAX } else { PAUSE_MAX };
+                (self.pause + self.pause / 4).clamp(PAUSE_MIN, longest)
+            }
+            _ => PAUSE_MIN,
+        };
+        let at = match event {
+            CollectEvent::Answers => now,
+            _ if self.is_woken => now,
+            _ => now + self.pause,
+        };
+        self.next = match event {
+            // The response to the request in flight will cause a new schedule.
+            _ if is_collecting => None,
+            CollectEvent::None | CollectEvent::NoAnswer | CollectEvent::Deferred
+                if self.server_notifies && is_reliable =>
+            {
+                None
+            }
+            _ => Nanos::earlier(self.next, Some(at)),
+        };
+    }
+
     /// Discards the state of a session that has ended.
     pub fn restart(&mut self) {
         *self = Self { entries: std::mem::take(&mut self.entries), ..Self::default() };
@@ -113,41 +184,16 @@ impl CallerState {
     /// Schedules the next collect request after an iteration with an event.
     #[cold]
     pub(super) fn schedule_collect(&mut self, now: Nanos) {
-        let is_reliable = self.is_reliable();
-        let is_collecting = self.is_collecting();
-        let collecting = &mut self.collecting;
-        let event = std::mem::take(&mut collecting.event);
         if self.calls.deferred == 0 {
-            collecting.next = None;
-            return;
+            return self.collecting.unschedule();
         }
-        collecting.pause = match event {
-            CollectEvent::None | CollectEvent::NoAnswer => {
-                let longest = if collecting.server_notifies { PAUSE_NOTIFIED_MAX } else { PAUSE_MAX };
-                (collecting.pause + collecting.pause / 4).clamp(PAUSE_MIN, longest)
-            }
-            _ => PAUSE_MIN,
-        };
-        let at = match event {
-            CollectEvent::Answers => now,
-            _ if collecting.is_woken => now,
-            _ => now + collecting.pause,
-        };
-        collecting.next = match event {
-            // The response to the request in flight will cause a new schedule.
-            _ if is_collecting => None,
-            CollectEvent::None | CollectEvent::NoAnswer | CollectEvent::Deferred
-                if collecting.server_notifies && is_reliable =>
-            {
-                None
-            }
-            _ => Nanos::earlier(collecting.next, Some(at)),
-        };
+        let (is_reliable, is_collecting) = (self.is_reliable(), self.is_collecting());
+        self.collecting.schedule(is_reliable, is_collecting, now);
     }
 
     /// Records a repeated response, by which the server announces a deferred answer.
     #[cold]
-    pub(crate) fn on_repeated_response(&mut self) {
+    pub(super) fn on_repeated_response(&mut self) {
         if self.calls.deferred > 0 {
             self.counters.answers_told.increment();
             self.collecting.on_wake();
@@ -157,18 +203,13 @@ impl CallerState {
     /// Delivers the answers of a collect response. Answers to cancelled calls are discarded.
     #[cold]
     pub(super) fn deliver_collected(&mut self, seq: Seq, header: &ResponseHeader, source: Source) {
-        let collecting = &mut self.collecting;
-        collecting.event = CollectEvent::NoAnswer;
-        collecting.unanswered_requests = collecting.unanswered_requests.saturating_add(1);
-        // A wake-up that arrived in the meantime has used up the requested one.
-        collecting.server_notifies |=
-            std::mem::take(&mut collecting.requests_notification) && !collecting.is_woken;
-        if header.flags.contains(ResponseFlags::ERROR) || self.end.is_none() {
+        self.collecting.on_response();
+        let Some(end) = self.end.as_ref().filter(|_| !header.flags.contains(ResponseFlags::ERROR)) else {
             return;
-        }
+        };
         let mut entries = std::mem::take(&mut self.collecting.entries);
         entries.clear();
-        self.copy_payload(seq, header, source, &mut entries);
+        end.append_payload(seq, header, source, &mut entries);
         let mut rest = &entries[..];
         while !rest.is_empty() {
             match take_collected(&mut rest) {
@@ -183,10 +224,10 @@ impl CallerState {
     }
 
     fn deliver_late(&mut self, collected: &Collected<'_>) {
-        (self.collecting.event, self.collecting.unanswered_requests) = (CollectEvent::Answers, 0);
+        self.collecting.on_answer();
         let Some(at) = self.calls.find_deferred(collected.call_id) else {
             if let CollectedResult::AtServer(_) = collected.result {
-                self.to_release.push_back(collected.call_id);
+                self.queue.push_release(collected.call_id);
             }
             return;
         };
@@ -210,7 +251,7 @@ impl CallerState {
 
     /// Ends all deferred calls: the collected answers stay corrupt however often they are fetched, and the server has
     /// discarded them. It is not known which calls they belong to.
-    pub(crate) fn fail_deferred(&mut self) {
+    pub(super) fn fail_deferred(&mut self) {
         let why = Broken::Protocol("answers that came later stay corrupt".into());
         for at in 0..self.calls.records.len() as u16 {
             if self.calls.get(at).is_deferred {
@@ -220,19 +261,56 @@ impl CallerState {
                 self.calls.finish(at, Some(CallError::OutcomeUnknown(unknown)));
             }
         }
-        self.collecting.event = CollectEvent::NoAnswer;
+        self.collecting.on_no_answer();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengthens_pauses_until_an_answer_arrives() {
+        let mut collecting = Collecting::default();
+        let mut now = Nanos(0);
+        let mut pause = |collecting: &mut Collecting| {
+            collecting.schedule(true, false, now);
+            let at = collecting.next().unwrap();
+            assert!(collecting.is_due(at));
+            let pause = at.since(now);
+            now = at;
+            collecting.on_request_sent(false);
+            collecting.on_response();
+            pause
+        };
+        collecting.on_deferred();
+        let pauses: Vec<Duration> = (0..60).map(|_| pause(&mut collecting)).collect();
+        assert_eq!((pauses[0], pauses[59]), (PAUSE_MIN, PAUSE_MAX));
+        assert!(pauses.is_sorted());
+        assert_eq!(collecting.unanswered_requests(), 60);
+        collecting.on_answer();
+        assert_eq!(
+            (pause(&mut collecting), pause(&mut collecting)),
+            (Duration::ZERO, PAUSE_MIN + PAUSE_MIN / 4)
+        );
     }
 
-    /// Appends the payload of a response.
-    #[inline]
-    pub(super) fn copy_payload(&self, seq: Seq, header: &ResponseHeader, source: Source, out: &mut Vec<u8>) {
-        let Some(end) = &self.end else { return };
-        let slot_at = end.responses.offset(seq);
-        let (region, at) = match source {
-            Source::Fetched => (&end.local, end.fetch_base + slot_at),
-            Source::Written => (&end.replies, slot_at),
-            Source::Sent { at } => (&end.replies, at),
-        };
-        region.append_to(at + RESPONSE_HEADER_BYTES, header.len_bytes as usize, out);
+    #[test]
+    fn sends_no_request_while_the_server_will_announce_the_answer() {
+        let mut collecting = Collecting::default();
+        collecting.on_deferred();
+        collecting.schedule(true, false, Nanos(0));
+        collecting.on_request_sent(true);
+        collecting.on_response();
+        collecting.schedule(true, false, Nanos(0));
+        assert!(collecting.server_notifies() && collecting.next().is_none());
+        collecting.on_wake();
+        collecting.schedule(true, false, Nanos(7));
+        assert_eq!((collecting.server_notifies(), collecting.next()), (false, Some(Nanos(7))));
+        // A wake-up between request and response uses up the requested one.
+        collecting.on_request_sent(true);
+        collecting.on_wake();
+        collecting.on_response();
+        assert!(!collecting.server_notifies());
     }
 }

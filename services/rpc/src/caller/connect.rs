@@ -9,11 +9,13 @@ use farcall_link::{
 };
 use farcall_verbs::{Access, Error, Nanos};
 
+use super::datagrams::DatagramResponses;
+use super::fetches::Fetches;
 use super::messages::FetchState;
 use super::{CallerState, ClientConnection, UnconnectedQps};
 use crate::error::{Broken, ConnectError};
 use crate::inbox::Inbox;
-use crate::paths::{DatagramResponses, NOTICE_SLOT_BYTES};
+use crate::paths::NOTICE_SLOT_BYTES;
 use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
 /// Allocates the local memory (requests, then the targets of READs) and the memory for replies.
@@ -82,7 +84,7 @@ impl CallerState {
                 session: welcome.session,
                 secret: welcome.secret,
                 incarnation: welcome.incarnation,
-                oldest_seq: self.messages.head.0,
+                oldest_seq: self.messages.head().0,
             }),
             datagrams: datagrams.as_ref().map(|(pair, _)| pair.info(&self.nic)),
         };
@@ -150,7 +152,7 @@ impl CallerState {
         let Some(UnconnectedQps { mut connection, local_id, replies_id, datagrams }) =
             self.unconnected.take()
         else {
-            return Err(ConnectError::BadWelcome("nobody said hello".into()));
+            return Err(ConnectError::BadWelcome("no hello was sent".into()));
         };
         let geometry = self.check(&welcome)?;
         let plan = &self.config.plan;
@@ -189,7 +191,6 @@ impl CallerState {
                 // The earlier session has ended.
                 self.discard_messages(geometry.window);
                 self.credits = u32::from(geometry.window);
-                self.to_release.clear();
                 self.fail_sent_calls();
             }
         }
@@ -200,10 +201,8 @@ impl CallerState {
         (self.last_welcome, self.session_ended) = (Some(welcome), false);
         self.counters.connections_opened.increment();
         self.collecting.connected();
-        self.next_fetch = None;
-        self.fetch_ahead = 1;
-        self.reads_in_flight = 0;
-        self.retransmit.restart(self.messages.head);
+        self.fetches = Fetches::new();
+        self.retransmit.restart(self.messages.head());
         self.retransmit.on_response(!self.messages.is_empty(), now);
         Ok(())
     }
@@ -219,7 +218,7 @@ impl CallerState {
             return bad(format!("slots {geometry:?} exceed what we asked for, {ours:?}"));
         }
         if !self.messages.is_empty() && welcome.resumed.is_some() && geometry != ours {
-            return bad("a session that goes on has other slots than before".into());
+            return bad("the resumed session has other slots than before".into());
         }
         let grants = &welcome.grants;
         if !grants.messages.holds(0, geometry.mailbox_bytes() as u64)
@@ -236,12 +235,12 @@ impl CallerState {
             return bad(format!("the plan is another one: {:?}", welcome.plan));
         }
         if let (Some(resumed), Some(before)) = (welcome.resumed, self.session()) {
-            let executed = Seq(resumed.next_seq).distance_from(self.messages.head);
+            let executed = Seq(resumed.next_seq).distance_from(self.messages.head());
             if executed > self.messages.outstanding() || welcome.session != before.session {
-                return bad(format!("the session goes on at message {}", resumed.next_seq));
+                return bad(format!("the session resumes at message {}", resumed.next_seq));
             }
         } else if welcome.resumed.is_some() {
-            return bad("a session goes on that never was".into());
+            return bad("a session resumes that never existed".into());
         }
         Ok(geometry)
     }
@@ -263,6 +262,6 @@ impl CallerState {
                 message.switch_to_fetch();
             }
         }
-        self.messages.resend = server_next;
+        self.messages.resend_from(server_next);
     }
 }

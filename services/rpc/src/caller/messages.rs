@@ -101,12 +101,12 @@ impl Message {
 /// Messages `head..next` have no response yet.
 pub(crate) struct Messages {
     ring: Box<[Message]>,
-    pub head: Seq,
-    pub next: Seq,
+    head: Seq,
+    next: Seq,
     /// Messages `resend..next` must be sent again.
-    pub resend: Seq,
+    resend: Seq,
     /// Taken from the last request of full form.
-    pub call_base: Option<CallBase>,
+    call_base: Option<CallBase>,
 }
 
 impl Messages {
@@ -115,6 +115,51 @@ impl Messages {
         Self { ring, head: Seq::FIRST, next: Seq::FIRST, resend: Seq::FIRST, call_base: None }
     }
 
+    /// Returns the number of the oldest message without a response, or [`Messages::next`] if there is none.
+    #[inline]
+    pub const fn head(&self) -> Seq {
+        self.head
+    }
+
+    /// Returns the number of the next message.
+    #[inline]
+    pub const fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Adds the next message, which is sent now. No message must be sent again.
+    #[inline]
+    pub fn push(&mut self, message: Message) {
+        *self.at(self.next) = message;
+        self.next = self.next.next();
+        self.resend = self.next;
+    }
+
+    /// Returns the oldest message that must be sent again.
+    #[inline]
+    pub fn next_to_resend(&self) -> Option<Seq> {
+        (self.resend != self.next).then_some(self.resend)
+    }
+
+    /// Records that message `seq`, which [`Messages::next_to_resend`] returned, was sent again.
+    pub fn on_resend(&mut self, seq: Seq) {
+        self.resend = seq.next();
+    }
+
+    /// Makes all messages from `seq` on be sent again.
+    pub const fn resend_from(&mut self, seq: Seq) {
+        self.resend = seq;
+    }
+
+    /// Sets the distance between call ids and message numbers to that of the next message. Returns whether the server
+    /// knows it from the last request of full form.
+    #[inline]
+    pub fn set_call_base(&mut self, call_id: u64) -> bool {
+        let base = Some(CallBase::of(self.next, call_id));
+        std::mem::replace(&mut self.call_base, base) == base
+    }
+
+    /// Returns the entry of a message.
     #[inline]
     pub fn at(&mut self, seq: Seq) -> &mut Message {
         let mask = self.ring.len() - 1;
@@ -173,5 +218,35 @@ impl Messages {
     pub fn numbers(&self) -> impl Iterator<Item = Seq> + use<> {
         let head = self.head;
         (0..self.outstanding()).map(move |i| head.plus(i))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resends_from_a_message_on_unless_its_response_arrives() {
+        let mut messages = Messages::new(4);
+        let first = messages.head();
+        (0..3).for_each(|_| messages.push(Message::FREE));
+        assert_eq!((messages.outstanding(), messages.next_to_resend()), (3, None));
+        messages.resend_from(first);
+        messages.pop();
+        assert_eq!(messages.next_to_resend(), Some(first.next()));
+        messages.on_resend(first.next());
+        messages.on_resend(first.plus(2));
+        assert_eq!((messages.next_to_resend(), messages.next()), (None, first.plus(3)));
+        assert!(!messages.contains(first) && messages.contains(first.plus(2)));
+    }
+
+    #[test]
+    fn knows_the_distance_of_calls_that_follow_each_other() {
+        let mut messages = Messages::new(4);
+        assert!(!messages.set_call_base(1));
+        messages.push(Message::FREE);
+        assert!(messages.set_call_base(2));
+        messages.push(Message::FREE);
+        assert!(!messages.set_call_base(4), "a call was cancelled");
     }
 }

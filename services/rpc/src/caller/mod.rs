@@ -10,19 +10,24 @@
 //! of a plan are in [`crate::paths`].
 
 mod abort;
+mod arrivals;
 mod batch;
 mod calls;
 mod collect;
 mod connect;
+mod connection;
+mod datagrams;
+mod endpoint;
+mod fetch;
+mod fetches;
 mod messages;
 mod probe;
 mod receive;
 mod retransmit_timer;
 mod send;
+mod send_queue;
 mod turn;
 
-use std::collections::VecDeque;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use farcall_link::bootstrap::Welcome;
@@ -33,18 +38,18 @@ use farcall_verbs::{CompChannel, CqInitAttr, Nanos, RawCq, Wc};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError};
-use crate::inbox::Inbox;
-use crate::paths::{DatagramResponses, Path, ResponsePath};
 use crate::tune::Tuner;
-use crate::wire::{Slots, TailKey};
 pub use batch::BatchCaller;
 use calls::Calls;
 pub use calls::{CallId, CallOptions};
 use collect::Collecting;
+pub(crate) use connection::ClientConnection;
+pub use endpoint::Caller;
+use fetches::Fetches;
+pub(crate) use messages::Message;
 use messages::Messages;
-pub(crate) use messages::{FetchState, Message, MessageKind};
-pub(crate) use receive::{ResponseCheck, Source};
 use retransmit_timer::RetransmitTimer;
+use send_queue::SendQueue;
 
 /// A completed call.
 #[derive(Debug)]
@@ -53,30 +58,6 @@ pub struct Completion<'a> {
     pub call: CallId,
     /// Its result, which remains valid until the next completion is requested, or its error.
     pub result: Result<&'a [u8], CallError>,
-}
-
-/// The client's end of the open connection.
-pub struct ClientConnection {
-    pub(crate) connection: Connection,
-    pub(crate) inbox: Inbox,
-    /// Source of the responses, if they arrive as datagrams.
-    pub(crate) datagram_responses: Option<DatagramResponses>,
-    /// See [`CallerState::local`].
-    pub(crate) local: Arc<Region>,
-    pub(crate) local_id: RegionId,
-    /// See [`CallerState::replies`].
-    pub(crate) replies: Arc<Region>,
-    pub(crate) welcome: Welcome,
-    pub(crate) tail_key: TailKey,
-    pub(crate) checksum: bool,
-    /// `true` if the server accepts requests of compact form.
-    pub(crate) compact: bool,
-    /// `true` if the server announces deferred answers.
-    pub(crate) server_notifies: bool,
-    pub(crate) requests: Slots,
-    pub(crate) responses: Slots,
-    /// Offset, in the local region, of the slots that READs fill.
-    pub(crate) fetch_base: usize,
 }
 
 /// Queue pairs that are created but not connected, with their ids of the local regions.
@@ -90,12 +71,6 @@ struct UnconnectedQps {
 
 const COMPLETIONS_AT_ONCE: usize = 16;
 
-/// The client endpoint: one connection to one server thread, generic over the paths of its plan.
-pub struct Caller<P: Path> {
-    state: CallerState,
-    path: P::Response,
-}
-
 /// The part of a [`Caller`] that does not depend on its paths.
 pub struct CallerState {
     nic: Nic,
@@ -107,88 +82,24 @@ pub struct CallerState {
     /// The server may WRITE here, and its SENDs are stored here.
     replies: Arc<Region>,
     unconnected: Option<UnconnectedQps>,
-    pub(crate) end: Option<ClientConnection>,
-    pub(crate) broken: Option<Broken>,
+    end: Option<ClientConnection>,
+    broken: Option<Broken>,
     /// Retained to resume the session, unless the session has ended.
     last_welcome: Option<Welcome>,
     session_ended: bool,
     closing: Vec<QueuePair>,
-    pub(crate) messages: Messages,
-    pub(crate) calls: Calls,
-    /// Calls with messages that have not been sent.
-    to_send: VecDeque<u16>,
-    /// Calls whose results the server may release.
-    to_release: VecDeque<u64>,
+    messages: Messages,
+    calls: Calls,
+    queue: SendQueue,
     collecting: Collecting,
-    pub(crate) tuner: Tuner,
+    tuner: Tuner,
     retransmit: RetransmitTimer,
-    pub(crate) next_fetch: Option<Nanos>,
-    /// Maximum number of messages to fetch at once.
-    pub(crate) fetch_ahead: u32,
-    pub(crate) reads_in_flight: u32,
+    fetches: Fetches,
     credits: u32,
     turns_to_poll: u32,
     draining: bool,
     wcs: [Wc; COMPLETIONS_AT_ONCE],
-    pub(crate) counters: Block<Counters>,
-}
-
-impl<P: Path> Deref for Caller<P> {
-    type Target = CallerState;
-
-    #[inline]
-    fn deref(&self) -> &CallerState {
-        &self.state
-    }
-}
-
-impl<P: Path> DerefMut for Caller<P> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut CallerState {
-        &mut self.state
-    }
-}
-
-impl<P: Path> Caller<P> {
-    /// Creates a client endpoint on a device. [`CallerState::hello`] and [`CallerState::welcome`] connect it.
-    ///
-    /// # Errors
-    /// Returns an error if memory, completion queue or channel cannot be allocated.
-    pub fn new(nic: Nic, mut config: CallerConfig) -> Result<Self, farcall_verbs::Error> {
-        config.plan = P::plan(config.plan).with_mtu(nic.mtu());
-        let path = P::Response::new(&config);
-        Ok(Self { state: CallerState::new(nic, config)?, path })
-    }
-
-    /// Begins a call. The payload is copied at once; [`CallerState::next_completion`] returns the outcome. Calls that
-    /// begin while there is no connection wait for the next one.
-    ///
-    /// # Errors
-    /// Returns an error if the window is full of incomplete calls, or the request exceeds the server's limit.
-    #[inline]
-    pub fn submit(
-        &mut self,
-        method: u16,
-        payload: &[u8],
-        options: CallOptions,
-        now: Nanos,
-    ) -> Result<CallId, CallError> {
-        let Self { state, path, .. } = self;
-        if let Some(end) = &state.end {
-            let max_bytes = end.welcome.request_bytes_max as usize;
-            if payload.len() > max_bytes {
-                return Err(CallError::RequestTooLarge { len_bytes: payload.len(), max_bytes });
-            }
-        }
-        let at = state.calls.begin(method, options)?;
-        state.counters.calls.increment();
-        let id = state.calls.get(at).id;
-        if !state.send_at_once::<P::Response, P::Request>(path, at, payload, now) {
-            state.calls.get(at).request.extend_from_slice(payload);
-            state.to_send.push_back(at);
-        }
-        Ok(id)
-    }
+    counters: Block<Counters>,
 }
 
 impl CallerState {
@@ -216,14 +127,11 @@ impl CallerState {
             closing: Vec::new(),
             messages: Messages::new(geometry.window),
             calls: Calls::new(geometry.window),
-            to_send: VecDeque::with_capacity(usize::from(geometry.window)),
-            to_release: VecDeque::new(),
+            queue: SendQueue::new(geometry.window),
             collecting: Collecting::default(),
             tuner,
             retransmit: RetransmitTimer::new(config.kick_after),
-            next_fetch: None,
-            fetch_ahead: 1,
-            reads_in_flight: 0,
+            fetches: Fetches::new(),
             credits: u32::from(geometry.window),
             turns_to_poll: 0,
             draining: false,

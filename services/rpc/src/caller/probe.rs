@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcall_link::{LocalSlice, Remote, Ticket};
+use farcall_link::{LocalSlice, Remote};
 use farcall_verbs::{Clock, Nanos};
 
 use super::{Caller, CallerState, ClientConnection};
@@ -47,7 +47,7 @@ impl CallerState {
         let probe = |probe| match probe {
             Probe::Read { len_bytes } => self.read_latency(len_bytes, clock),
             Probe::Reads { len_bytes } => self.burst_time(BURST_LEN - 1, len_bytes, clock, |end| {
-                post_read(end, len_bytes as usize).is_some()
+                end.read_responses(0, len_bytes as usize, 0).is_ok()
             }),
             Probe::Replies => self.reply_burst(clock),
         };
@@ -71,7 +71,7 @@ impl CallerState {
     fn reply_burst(&mut self, clock: &impl Clock) -> Duration {
         // Rewrite the slot of the last message (empty if there was none) with its own bytes, so that the server's
         // memory does not change.
-        let seq = self.messages.next.before();
+        let seq = self.messages.next().before();
         self.burst_time(BURST_LEN, READ_SIZES[0], clock, |end| {
             let offset = end.requests.offset(seq);
             let piece = LocalSlice { region: end.local_id, offset, len_bytes: REPLY_BYTES };
@@ -103,8 +103,8 @@ impl CallerState {
 
     /// Posts one READ and polls for its completion. Returns whether it completed within [`PROBE_TIMEOUT`] of `start`.
     fn read_and_wait(&mut self, len_bytes: u32, start: Nanos, clock: &impl Clock) -> bool {
-        let posted = self.end.as_mut().and_then(|end| post_read(end, len_bytes as usize));
-        let Some(ticket) = posted else { return false };
+        let posted = self.end.as_mut().map(|end| end.read_responses(0, len_bytes as usize, 0));
+        let Some(Ok(ticket)) = posted else { return false };
         loop {
             self.poll_completions();
             match &self.end {
@@ -114,11 +114,4 @@ impl CallerState {
             }
         }
     }
-}
-
-/// Posts a READ of the first `len_bytes` bytes of the result region. Returns `None` if it cannot be posted.
-fn post_read(end: &mut ClientConnection, len_bytes: usize) -> Option<Ticket> {
-    let piece = LocalSlice { region: end.local_id, offset: end.fetch_base, len_bytes };
-    let from = Remote { grant: &end.welcome.grants.results, offset: 0 };
-    end.connection.read(piece, from, 0).ok()
 }

@@ -1,48 +1,14 @@
 //! Conversion of responses to results. The sources of responses are in [`crate::paths`].
 
-use farcall_link::Region;
 use farcall_verbs::Nanos;
 
 use super::CallerState;
 use super::calls::State;
-use super::collect::CollectEvent;
+use super::connection::Source;
 use super::messages::{FetchState, Message, MessageKind};
 use crate::error::{Broken, CallError};
 use crate::paths::ResponsePath;
-use crate::wire::{
-    FirstWord, RESPONSE_HEADER_BYTES, ResponseFlags, ResponseHeader, Seq, Status, TAIL_BYTES, TailKey,
-};
-
-/// Memory that a response is read from.
-#[derive(Clone, Copy)]
-pub(crate) enum Source {
-    /// The slots that READs fill.
-    Fetched,
-    /// The slots that the server writes.
-    Written,
-    /// A receive slot in the same memory, filled by a SEND.
-    Sent {
-        /// Offset of the response.
-        at: usize,
-    },
-}
-
-/// Result of checking a response slot.
-pub(crate) enum ResponseCheck {
-    /// The response has not arrived, or is incomplete.
-    NotReady {
-        /// `true` if the server's sleep flag is set.
-        server_sleeps: bool,
-    },
-    /// The response has arrived, but exceeds the fetched bytes: this many bytes are needed.
-    Longer(usize),
-    /// The response is complete.
-    Complete(ResponseHeader),
-    /// The tail matches, but the checksum does not: the response is not completely placed yet, or corrupt.
-    Corrupt,
-    /// The slot contains no valid response.
-    Invalid(String),
-}
+use crate::wire::{ResponseFlags, ResponseHeader, Seq, Status};
 
 impl CallerState {
     /// Handles the responses that have arrived, oldest first. Returns whether there was any.
@@ -50,7 +16,7 @@ impl CallerState {
     pub(super) fn receive<P: ResponsePath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let mut any = false;
         while self.end.is_some() && !self.messages.is_empty() {
-            let head = self.messages.head;
+            let head = self.messages.head();
             let message = self.messages.at(head);
             let is_landed = matches!(message.fetch, FetchState::Landed(_));
             let is_taken = (message.is_written() && path.receive(self))
@@ -59,62 +25,23 @@ impl CallerState {
                 break;
             }
             any = true;
-            self.next_fetch = None;
+            self.fetches.resume();
             self.retransmit.on_response(!self.messages.is_empty(), now);
         }
         any
     }
 
     #[cold]
-    pub(crate) fn disconnect_at(&mut self, seq: Seq, why: &str) {
+    pub(super) fn disconnect_at(&mut self, seq: Seq, why: &str) {
         // While the connection ends, responses are checked once more.
         if self.broken.is_none() {
             self.disconnect(Broken::Protocol(format!("response {}: {why}", seq.0)));
         }
     }
 
-    /// Checks a response slot. Reads each word once before it is checked.
-    #[inline]
-    pub(crate) fn check_response(&self, seq: Seq, source: Source, bytes_there: usize) -> ResponseCheck {
-        let Some(end) = &self.end else { return ResponseCheck::NotReady { server_sleeps: false } };
-        let slots = &end.responses;
-        let (region, at) = match source {
-            Source::Fetched => (&end.local, end.fetch_base + slots.offset(seq)),
-            Source::Written => (&end.replies, slots.offset(seq)),
-            Source::Sent { at } => (&end.replies, at),
-        };
-        let first_word = region.load_acquire(at);
-        let word1 = region.load_relaxed(at + 8);
-        let not_yet = ResponseCheck::NotReady { server_sleeps: word1 & ResponseHeader::SLEEPING_BIT != 0 };
-        let Some(first) = FirstWord::decode(first_word).filter(|first| first.seq == seq) else {
-            return not_yet;
-        };
-        let len_bytes = first.len_bytes as usize;
-        if len_bytes > slots.capacity() {
-            return ResponseCheck::Invalid(format!("{len_bytes} bytes in a slot for {}", slots.capacity()));
-        }
-        let tail_at = slots.tail_at(len_bytes);
-        if tail_at + TAIL_BYTES > bytes_there {
-            return ResponseCheck::Longer(tail_at + TAIL_BYTES);
-        }
-        if region.load_acquire(at + tail_at) != end.tail_key.tail(seq) {
-            return not_yet;
-        }
-        let words = [first_word, region.load_relaxed(at + 8), region.load_relaxed(at + 16)];
-        match ResponseHeader::decode(&words) {
-            // Without ordered placement, only the checksum shows whether the header words have been placed.
-            Err(_) if end.checksum => ResponseCheck::Corrupt,
-            Ok(header) if end.checksum && !checksum_matches(end.tail_key, &words, &header, region, at) => {
-                ResponseCheck::Corrupt
-            }
-            Ok(header) => ResponseCheck::Complete(header),
-            Err(why) => ResponseCheck::Invalid(why.to_string()),
-        }
-    }
-
     /// Handles a complete response: delivers its payload to its call, updates the path, and frees its slot.
     #[inline]
-    pub(crate) fn take<P: ResponsePath>(
+    pub(super) fn take<P: ResponsePath>(
         &mut self,
         path: &mut P,
         seq: Seq,
@@ -139,7 +66,7 @@ impl CallerState {
             {
                 // The call was cancelled: the server can release the rest of the result, or the deferred answer.
                 let call_id = self.calls.get(message.call).id.0;
-                self.to_release.push_back(call_id);
+                self.queue.push_release(call_id);
             }
             self.calls.on_message_end(message.call);
         }
@@ -153,15 +80,16 @@ impl CallerState {
         }
         if header.status == Status::DEFERRED && message.kind == MessageKind::Execute {
             self.calls.defer(message.call);
-            self.collecting.event = CollectEvent::Deferred;
-            self.collecting.unanswered_requests = 0;
+            self.collecting.on_deferred();
             return;
         }
         let mut reply = std::mem::take(&mut self.calls.get(message.call).reply);
         if is_error {
             reply.clear();
         }
-        self.copy_payload(seq, header, source, &mut reply);
+        if let Some(end) = &self.end {
+            end.append_payload(seq, header, source, &mut reply);
+        }
         self.calls.get(message.call).reply = reply;
         if is_error {
             self.deliver_error(message.call, header);
@@ -185,23 +113,20 @@ impl CallerState {
         let record = self.calls.get(call);
         if total_bytes > max_bytes {
             let id = record.id.0;
-            self.to_release.push_back(id);
+            self.queue.push_release(id);
             self.calls.finish(call, Some(CallError::ResultTooLarge { len_bytes: total_bytes, max_bytes }));
             return;
         }
         record.total_bytes = total_bytes;
         record.requested_bytes = record.reply.len();
         record.reply.reserve_exact(total_bytes.saturating_sub(record.reply.len()));
-        // Before calls that have not begun, since the result occupies the server's memory; after earlier long results.
-        let records = &self.calls.records;
-        let begun = self.to_send.iter().take_while(|at| records[usize::from(**at)].total_bytes > 0).count();
-        self.to_send.insert(begun, call);
+        self.queue.push_long_result(call, &self.calls);
     }
 
     #[cold]
     fn deliver_error(&mut self, call: u16, header: &ResponseHeader) {
         self.counters.errors.increment();
-        self.to_send.retain(|waiting| *waiting != call);
+        self.queue.remove_call(call);
         let record = self.calls.get(call);
         let error = CallError::of_status(header.status, &record.reply);
         if header.status == Status::GOING_AWAY {
@@ -209,19 +134,4 @@ impl CallerState {
         }
         self.calls.finish(call, Some(error));
     }
-}
-
-#[cold]
-fn checksum_matches(
-    key: TailKey,
-    words: &[u64; 3],
-    header: &ResponseHeader,
-    region: &Region,
-    at: usize,
-) -> bool {
-    let len_bytes = header.len_bytes as usize;
-    let crc = || {
-        key.checksum_in(&ResponseHeader::checked_words(words), region, at + RESPONSE_HEADER_BYTES, len_bytes)
-    };
-    header.flags.contains(ResponseFlags::CHECKSUM) && header.crc == crc()
 }

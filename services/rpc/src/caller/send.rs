@@ -7,7 +7,7 @@ use super::messages::{FetchState, Message, MessageKind};
 use super::{CallerState, ClientConnection};
 use crate::error::Broken;
 use crate::paths::{RequestPath, ResponsePath};
-use crate::wire::{CallBase, FirstWord, Form, Mode, RequestFlags, RequestHeader, Seq};
+use crate::wire::{FirstWord, Form, Mode, RequestFlags, RequestHeader, Seq};
 
 /// Bytes of the two numbers at the start of a part or of a request for a segment.
 const NUMBERS_BYTES: usize = 8;
@@ -36,7 +36,7 @@ impl CallerState {
             return false;
         }
         // The NIC must have read the previous request of the slot.
-        let next = self.messages.next;
+        let next = self.messages.next();
         let sent = self.messages.at(next).sent;
         end.connection.is_done(sent)
     }
@@ -59,7 +59,7 @@ impl CallerState {
         payload: &[u8],
         now: Nanos,
     ) -> bool {
-        let idle = self.to_send.is_empty() && self.messages.resend == self.messages.next;
+        let idle = self.queue.first_call().is_none() && self.messages.next_to_resend().is_none();
         let fits = self.end.as_ref().is_some_and(|end| payload.len() <= end.requests.capacity());
         if !idle || !fits || self.draining || !self.may_send() {
             return false;
@@ -87,11 +87,7 @@ impl CallerState {
     /// Sends all messages that may be sent. Returns whether there were any.
     #[inline]
     pub(super) fn pump<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
-        if self.to_send.is_empty()
-            && self.to_release.is_empty()
-            && self.messages.resend == self.messages.next
-            && !self.collecting.is_due(now)
-        {
+        if self.queue.is_empty() && self.messages.next_to_resend().is_none() && !self.collecting.is_due(now) {
             return false;
         }
         self.pump_all::<P, Q>(path, now)
@@ -99,20 +95,20 @@ impl CallerState {
 
     fn pump_all<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) -> bool {
         let mut any = false;
-        while self.messages.resend != self.messages.next {
-            if !self.may_send_again(self.messages.resend) {
+        while let Some(seq) = self.messages.next_to_resend() {
+            if !self.may_send_again(seq) {
                 return any;
             }
-            self.send_again::<Q>(self.messages.resend, now);
-            self.messages.resend = self.messages.resend.next();
+            self.send_again::<Q>(seq, now);
+            self.messages.on_resend(seq);
             any = true;
         }
         while self.may_send() {
-            if let Some(call_id) = self.to_release.pop_front() {
+            if let Some(call_id) = self.queue.pop_release() {
                 self.send_release::<P, Q>(path, call_id, now);
             } else if self.collecting.is_due(now) {
                 self.send_collect::<P, Q>(path, now);
-            } else if let Some(at) = self.to_send.front().copied() {
+            } else if let Some(at) = self.queue.first_call() {
                 if self.draining && self.calls.get(at).total_bytes == 0 && self.calls.get(at).sent_bytes == 0
                 {
                     // The call waits for another connection.
@@ -120,7 +116,7 @@ impl CallerState {
                 }
                 if self.send_next_of::<P, Q>(path, at, now) {
                     // It may no longer be the first: if the connection broke, long results may have begun before it.
-                    self.stop_waiting(at);
+                    self.queue.remove_call(at);
                 }
             } else {
                 break;
@@ -128,12 +124,6 @@ impl CallerState {
             any = true;
         }
         any
-    }
-
-    fn stop_waiting(&mut self, at: u16) {
-        if let Some(place) = self.to_send.iter().position(|waiting| *waiting == at) {
-            self.to_send.remove(place);
-        }
     }
 
     /// Sends the next message of a call. Returns whether it was the last one for now.
@@ -188,7 +178,7 @@ impl CallerState {
     }
 
     fn send_collect<P: ResponsePath, Q: RequestPath>(&mut self, path: &mut P, now: Nanos) {
-        let mode = path.collect_mode(self.tuner.is_slow(self.collecting.unanswered_requests, None));
+        let mode = path.collect_mode(self.tuner.is_slow(self.collecting.unanswered_requests(), None));
         self.collecting.on_request_sent(self.server_notifies_answers() && mode != Mode::Fetch);
         if self.calls.deferred == 0 {
             return;
@@ -216,16 +206,15 @@ impl CallerState {
     /// for the messages after it.
     #[inline]
     fn form<Q: RequestPath>(&mut self, draft: &Draft) -> Form {
-        let knows_it_all = self.end.as_ref().is_some_and(|end| end.compact)
+        let is_compactable = self.end.as_ref().is_some_and(|end| end.compact)
             && !Q::NAMES_SESSION
             && draft.numbers.is_none()
             && draft.options.trace_id == 0;
-        let base = Some(CallBase::of(self.messages.next, draft.call_id));
-        if knows_it_all && self.messages.call_base == base {
+        let is_known = self.messages.set_call_base(draft.call_id);
+        if is_compactable && is_known {
             self.counters.compact.increment();
             return Form::Compact;
         }
-        self.messages.call_base = base;
         Form::Full
     }
 
@@ -244,8 +233,8 @@ impl CallerState {
 
     #[inline]
     fn send_in<Q: RequestPath>(&mut self, mode: Mode, draft: &Draft, payload: &[u8], now: Nanos) {
-        let seq = self.messages.next;
-        let consumed = self.messages.head;
+        let seq = self.messages.next();
+        let consumed = self.messages.head();
         let form = self.form::<Q>(draft);
         let Some(end) = self.end.as_mut() else { return };
         let at = end.requests.offset(seq);
@@ -276,9 +265,7 @@ impl CallerState {
         end.store_header(at, &header);
         let message =
             Message { call: draft.call, method: draft.method, kind: draft.kind, mode, ..Message::FREE };
-        *self.messages.at(seq) = message;
-        self.messages.next = seq.next();
-        self.messages.resend = self.messages.next;
+        self.messages.push(message);
         if draft.kind.is_of_call() {
             self.calls.get(draft.call).in_flight += 1;
         }
@@ -299,8 +286,8 @@ impl CallerState {
 
     /// Sends the oldest message again, unless a complete retransmission is in progress.
     pub(super) fn send_oldest_again<Q: RequestPath>(&mut self, now: Nanos) {
-        let oldest = self.messages.head;
-        if self.messages.resend == self.messages.next && self.may_send_again(oldest) {
+        let oldest = self.messages.head();
+        if self.messages.next_to_resend().is_none() && self.may_send_again(oldest) {
             self.send_again::<Q>(oldest, now);
         }
     }

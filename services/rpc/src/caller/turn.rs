@@ -1,22 +1,18 @@
-//! The client's [`Endpoint`] implementation, and wake-ups between client and server.
+//! Wake-ups between client and server, and completions.
 
 use farcall_link::{Completed, PostRefused};
-use farcall_verbs::{Endpoint, Nanos, Notify, Progress, Result, WaitSet, Wc, WcStatus};
+use farcall_verbs::{Nanos, Wc, WcStatus};
 
-use super::collect::CollectEvent;
+use super::CallerState;
 use super::messages::FetchState;
-use super::{Caller, CallerState};
 use crate::error::Broken;
-use crate::paths::{Path, RequestPath, ResponsePath};
+use crate::paths::{Path, RequestPath};
 use crate::wire::{Imm, Mode};
-
-/// Number of iterations between polls of the completion queue while no completion is expected.
-const TURNS_PER_POLL: u32 = 16;
 
 impl CallerState {
     /// Wakes the server, which has set its sleep flag, unless it was woken after the last message was sent.
-    pub(crate) fn kick_sleeper(&mut self) {
-        if !self.retransmit.has_woken_after(self.messages.next) {
+    pub(super) fn kick_sleeper(&mut self) {
+        if !self.retransmit.has_woken_after(self.messages.next()) {
             self.kick(Imm::Kick);
         }
     }
@@ -33,7 +29,7 @@ impl CallerState {
                 // With ordered placement, all messages are placed before the wake-up is delivered. Messages have a
                 // checksum if placement may be unordered.
                 let has_all = !end.checksum && self.config.plan.transport.is_reliable();
-                self.retransmit.on_wake(self.messages.next);
+                self.retransmit.on_wake(self.messages.next());
                 if has_all {
                     self.retransmit.on_all_received();
                 }
@@ -48,7 +44,7 @@ impl CallerState {
 
     /// Wakes a server that has not responded for some time: it may sleep, and not every client reads its sleep flag.
     #[inline]
-    fn kick_if_late<Q: RequestPath>(&mut self, now: Nanos) {
+    pub(super) fn kick_if_late<Q: RequestPath>(&mut self, now: Nanos) {
         if !self.retransmit.is_due(now) {
             return;
         }
@@ -91,19 +87,19 @@ impl CallerState {
     /// Repeats the oldest message, which also requests its response.
     pub(crate) fn request_by_oldest<Q: RequestPath>(&mut self, now: Nanos) {
         self.send_oldest_again::<Q>(now);
-        self.retransmit.on_wake(self.messages.next);
+        self.retransmit.on_wake(self.messages.next());
     }
 
     /// Requests the server to push all outstanding responses. Returns whether the request was sent.
-    pub(crate) fn request_push(&mut self) -> bool {
-        let (head, count) = (self.messages.head, self.messages.outstanding() as u16);
+    pub(super) fn request_push(&mut self) -> bool {
+        let (head, count) = (self.messages.head(), self.messages.outstanding() as u16);
         self.kick(Imm::Push { oldest_low: head.0 as u16, count })
     }
 
     /// Called before the client sleeps. Requests the server to push all outstanding responses with a wake-up, unless
     /// all of them will be sent like that anyway. Pushed responses are fetched at increasing intervals, so that a
     /// timer rarely wakes the sleeping client for them.
-    fn request_pushes(&mut self) {
+    pub(super) fn request_pushes(&mut self) {
         let mut numbers = self.messages.numbers();
         let messages = &mut self.messages;
         let are_told_of =
@@ -131,7 +127,7 @@ impl CallerState {
     fn needs_notification(&mut self) -> bool {
         self.calls.deferred > 0
             && self.server_notifies_answers()
-            && !self.collecting.server_notifies
+            && !self.collecting.server_notifies()
             && !self.is_collecting()
     }
 
@@ -141,7 +137,7 @@ impl CallerState {
     }
 
     #[inline]
-    fn until<P: Path>(&self) -> Option<Nanos> {
+    pub(super) fn until<P: Path>(&self) -> Option<Nanos> {
         // A collect request that is already due is sent with the next free slot.
         let may_ask = self.messages.outstanding() < self.messages.window();
         let ask = self.collecting.next().filter(|_| may_ask);
@@ -150,7 +146,7 @@ impl CallerState {
             return deadline;
         }
         let wake = if P::MINDS_SILENCE { self.retransmit.at() } else { None };
-        Nanos::earlier(deadline, Nanos::earlier(self.next_fetch, wake))
+        Nanos::earlier(deadline, Nanos::earlier(self.fetches.next(), wake))
     }
 
     /// Handles completions: completed READs, free send queue slots, wake-ups, failures.
@@ -179,7 +175,7 @@ impl CallerState {
         };
         match end.connection.complete(wc) {
             Completed::Send { tag, .. } if tag > 0 => {
-                self.reads_in_flight -= 1;
+                self.fetches.on_completion();
                 if let Some(message) = self.messages.by_slot(tag as u16 - 1)
                     && let FetchState::Posted(bytes) = message.fetch
                     && end.connection.is_done(message.read)
@@ -203,79 +199,16 @@ impl CallerState {
     /// Handles a completion of the datagram queue pair, or of a queue pair that is closing.
     fn completed_elsewhere(&mut self, wc: &Wc) -> Option<WcStatus> {
         let datagram_responses = self.end.as_mut().and_then(|end| end.datagram_responses.as_mut());
-        let Some(datagram_responses) =
-            datagram_responses.filter(|responses| responses.pair.qp_num() == wc.qp_num)
-        else {
+        let Some(completed) = datagram_responses.and_then(|responses| responses.complete(wc)) else {
             let old = self.closing.iter_mut().filter(|old| old.qp_num() == wc.qp_num);
             old.for_each(|old| _ = old.complete(wc));
             return None;
         };
-        match datagram_responses.pair.complete(wc) {
+        match completed {
             Completed::Received { tag, len_bytes, .. } => self.datagram_arrived(tag as usize, len_bytes),
             Completed::Failed(status) => return Some(status),
             Completed::Send { .. } | Completed::Flushed => {}
         }
         None
-    }
-}
-
-impl<P: Path> Endpoint for Caller<P> {
-    #[inline]
-    fn progress(&mut self, now: Nanos) -> Progress {
-        let Self { state, path, .. } = self;
-        state.expire(now);
-        let mut has_sent = state.pump::<P::Response, P::Request>(path, now);
-        let mut any = has_sent;
-        state.post_fetches(now);
-        let waits_for_wake = state.collecting.server_notifies && state.calls.deferred > 0;
-        let server_notifies = state.reads_in_flight > 0 || (P::Response::SENDS && !state.messages.is_empty());
-        if server_notifies || waits_for_wake || state.turns_to_poll == 0 || state.retransmit.is_armed {
-            state.turns_to_poll = TURNS_PER_POLL;
-            any |= state.poll_completions();
-        } else {
-            state.turns_to_poll -= 1;
-        }
-        let received = state.receive(path, now);
-        let has_event = state.collecting.event != CollectEvent::None;
-        if has_event {
-            state.schedule_collect(now);
-        }
-        if received || has_event {
-            has_sent |= state.pump::<P::Response, P::Request>(path, now);
-            any |= has_sent;
-        }
-        // The responses to messages that were sent after `arm` are not requested to wake this client yet.
-        if received || state.calls.has_done() || (has_sent && state.retransmit.is_armed) {
-            state.retransmit.is_armed = false;
-            return Progress::Again;
-        }
-        if P::MINDS_SILENCE {
-            state.kick_if_late::<P::Request>(now);
-        }
-        if any && state.reads_in_flight == 0 && state.messages.is_empty() {
-            return Progress::Again;
-        }
-        Progress::Idle { until: state.until::<P>() }
-    }
-
-    fn arm(&mut self) -> Result<()> {
-        let state = &mut self.state;
-        state.counters.arms.increment();
-        while let Ok(Some(_)) = state.channel.poll_cq_event() {}
-        // SENDs wake the client by themselves. A response that is fetched nevertheless belongs to an executed message,
-        // so the completion of its READ wakes the client.
-        if !P::Response::SENDS {
-            state.request_pushes();
-        }
-        state.retransmit.is_armed = true;
-        state.cq.req_notify(Notify::Any)
-    }
-
-    fn wait_set(&self, set: &mut WaitSet) {
-        set.insert(self.state.channel.fd());
-    }
-
-    fn prefers_sleep(&self) -> bool {
-        self.state.exceeds_quick_fetches()
     }
 }

@@ -1,7 +1,7 @@
 //! The clients of applications: calls and windows of outstanding calls, waiting, reconnection.
 //!
-//! `blocking` is the interface of the blocking client and `waiting` its wait loop; `asynchronous` is the client for
-//! tokio. Both hold a `session`, as do the connections of a `dispatcher`, which makes the calls of many threads.
+//! `blocking` is the blocking client; `asynchronous` is the client for tokio. Both hold a `session`, as do the
+//! connections of a `dispatcher`, which makes the calls of many threads.
 //! `shared` is the common part where several callers use one session. `preset_fallback` selects the verbs of a client
 //! without a configured preset.
 
@@ -19,7 +19,6 @@ mod preset_fallback;
 mod servers;
 mod session;
 mod shared;
-mod waiting;
 
 #[cfg(feature = "tokio")]
 pub use addresses::Addresses;

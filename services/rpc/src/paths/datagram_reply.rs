@@ -3,16 +3,12 @@
 //! A datagram may be lost, duplicated, or overtake another one. Its number identifies the message that it responds to,
 //! and its tail proves that the server of this session sent it. Lost responses are requested again, as over UC.
 
-use farcall_link::{Datagrams, Geometry, LocalSlice, RegionId};
-use farcall_verbs::Error;
-
 use super::ResponsePath;
-use crate::caller::{CallerState, ResponseCheck, Source};
+use crate::caller::CallerState;
 use crate::config::CallerConfig;
 use crate::counters::Counters;
-use crate::inbox::Inbox;
 use crate::responder::{ServerConnection, SharedUdQp};
-use crate::wire::{FirstWord, Mode, ResponseHeader, Seq, Slots};
+use crate::wire::{Mode, Seq};
 
 /// The server sends every result as a datagram.
 #[derive(Debug)]
@@ -51,150 +47,6 @@ impl ResponsePath for DatagramReply {
         _push: bool,
         counters: &Counters,
     ) {
-        let (Some(len_bytes), Some(to)) = (end.response_bytes(seq), &mut end.reply_to) else { return };
-        let piece =
-            LocalSlice { region: to.results_id, offset: end.session.responses.offset(seq), len_bytes };
-        counters.replied.increment();
-        if let Some(ticket) = shared_ud_qp.send(piece, to) {
-            end.tickets[end.session.responses.index(seq)] = ticket;
-        }
-    }
-}
-
-/// The client's queue pair for datagrams, and the responses received by it.
-pub(crate) struct DatagramResponses {
-    pub pair: Datagrams,
-    receives: Inbox,
-    /// Indexed by response slot: responses that wait until their message is the oldest.
-    waiting: Box<[Option<ReceivedResponse>]>,
-}
-
-/// A response that has been checked.
-struct ReceivedResponse {
-    receive: usize,
-    header: ResponseHeader,
-}
-
-/// Length of a receive in bytes.
-const fn receive_bytes(geometry: Geometry) -> usize {
-    Datagrams::HEADER_BYTES + geometry.response_slot_bytes as usize
-}
-
-impl DatagramResponses {
-    /// Number of receives: one for each message in flight, and as many for duplicates.
-    pub const fn receives(geometry: Geometry) -> usize {
-        2 * geometry.window as usize
-    }
-
-    /// Length of all receives in bytes.
-    pub const fn bytes(geometry: Geometry) -> usize {
-        Self::receives(geometry) * receive_bytes(geometry)
-    }
-
-    /// Posts the receives in a region of the queue pair, and enables reception of datagrams.
-    ///
-    /// # Errors
-    /// Returns the queue pair's error if it rejects the receives.
-    pub fn start(mut pair: Datagrams, region: RegionId, geometry: Geometry) -> Result<Self, Error> {
-        let bytes = receive_bytes(geometry) as u32;
-        let receives = Inbox::of_slots(&mut pair, region, bytes, Self::receives(geometry))?;
-        pair.start()?;
-        Ok(Self { pair, receives, waiting: (0..geometry.window).map(|_| None).collect() })
-    }
-
-    /// Returns the offset, in the region, of the datagram of a receive.
-    const fn offset(&self, receive: usize) -> usize {
-        self.receives.offset(receive) + Datagrams::HEADER_BYTES
-    }
-
-    /// Stores the response to message `seq`. Returns `false` if it is a duplicate.
-    fn put(&mut self, slots: &Slots, seq: Seq, arrived: ReceivedResponse) -> bool {
-        let place = &mut self.waiting[slots.index(seq)];
-        if place.is_some() {
-            return false;
-        }
-        *place = Some(arrived);
-        true
-    }
-
-    fn repost(&mut self, receive: usize) {
-        self.receives.post(&mut self.pair, receive);
-    }
-}
-
-/// The client's part.
-impl CallerState {
-    /// Handles a received datagram. The first response to a message in flight is stored until its message is the
-    /// oldest; otherwise the receive is posted again.
-    #[inline]
-    pub(crate) fn datagram_arrived(&mut self, receive: usize, len_bytes: u32) {
-        let is_kept = self.store_datagram(receive, len_bytes as usize);
-        if let (false, Some(datagram_responses)) = (is_kept, self.datagram_responses()) {
-            datagram_responses.repost(receive);
-        }
-    }
-
-    fn store_datagram(&mut self, receive: usize, len_bytes: usize) -> bool {
-        let Some(end) = &self.end else { return false };
-        let Some(datagram_responses) = &end.datagram_responses else { return false };
-        let at = datagram_responses.offset(receive);
-        let bytes = len_bytes.saturating_sub(Datagrams::HEADER_BYTES);
-        // Bytes of the receive beyond the datagram's length are those of an earlier datagram, where the tail must not
-        // be found.
-        let seq = FirstWord::decode(end.replies.load_acquire(at)).map(|first| first.seq);
-        let checked = seq.map(|seq| (seq, self.check_response(seq, Source::Sent { at }, bytes)));
-        match checked {
-            Some((seq, ResponseCheck::Complete(header))) => {
-                let is_first = self.messages.contains(seq)
-                    && self.put_arrived(seq, ReceivedResponse { receive, header });
-                if !is_first {
-                    self.counters.repeated.increment();
-                    // Over UD a duplicate is also the server's announcement of a deferred answer.
-                    self.on_repeated_response();
-                }
-                is_first
-            }
-            Some((seq, ResponseCheck::Corrupt)) => {
-                if self.messages.contains(seq) {
-                    self.messages.at(seq).corrupt_checks += 1;
-                }
-                false
-            }
-            _ => {
-                self.counters.strangers.increment();
-                false
-            }
-        }
-    }
-
-    fn put_arrived(&mut self, seq: Seq, arrived: ReceivedResponse) -> bool {
-        let Some(end) = &mut self.end else { return false };
-        let slots = end.responses;
-        end.datagram_responses.as_mut().is_some_and(|responses| responses.put(&slots, seq, arrived))
-    }
-
-    #[inline]
-    fn datagram_responses(&mut self) -> Option<&mut DatagramResponses> {
-        self.end.as_mut()?.datagram_responses.as_mut()
-    }
-
-    /// Delivers the oldest message's response if it has arrived. Returns whether it did.
-    #[inline]
-    pub(crate) fn receive_datagram<P: ResponsePath>(&mut self, path: &mut P) -> bool {
-        let seq = self.messages.head;
-        let Some(end) = &mut self.end else { return false };
-        let Some(datagram_responses) = &mut end.datagram_responses else { return false };
-        let Some(ReceivedResponse { receive, header }) =
-            datagram_responses.waiting[end.responses.index(seq)].take()
-        else {
-            return false;
-        };
-        let at = datagram_responses.offset(receive);
-        self.counters.replied.increment();
-        self.take(path, seq, &header, Source::Sent { at });
-        if let Some(datagram_responses) = self.datagram_responses() {
-            datagram_responses.repost(receive);
-        }
-        true
+        end.send_datagram(shared_ud_qp, seq, counters);
     }
 }

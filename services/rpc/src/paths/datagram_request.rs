@@ -9,10 +9,10 @@
 use farcall_link::{PostRefused, Ticket};
 use farcall_verbs::Nanos;
 
-use super::{RequestPath, WriteMailbox};
+use super::RequestPath;
 use crate::caller::{CallerState, ClientConnection};
-use crate::responder::{Datagram, ServerConnection};
-use crate::wire::{FirstWord, Form, RequestHeader, Seq, TAIL_BYTES};
+use crate::responder::ServerConnection;
+use crate::wire::{FirstWord, RequestHeader};
 
 /// The client sends every request as a datagram.
 #[derive(Debug)]
@@ -26,8 +26,7 @@ impl RequestPath for DatagramRequest {
 
     #[inline]
     fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
-        let piece = end.seal(message);
-        end.connection.send_datagram(piece)
+        end.send_request_datagram(message)
     }
 
     fn request_missing(caller: &mut CallerState, now: Nanos) {
@@ -36,57 +35,6 @@ impl RequestPath for DatagramRequest {
 
     #[inline]
     fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
-        WriteMailbox::take(end, message)
-    }
-}
-
-/// Result of handling a datagram in its session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReceivedRequest {
-    /// A request to be executed; it has been copied into its slot.
-    New,
-    /// A request that was executed before.
-    Duplicate(Seq),
-    /// Not a valid message of the session's client.
-    Invalid,
-}
-
-impl Datagram<'_> {
-    /// Returns the session tag that the datagram contains.
-    #[inline]
-    pub(crate) fn session_tag(&self) -> u32 {
-        self.memory.load_relaxed(self.at + RequestHeader::SESSION_AT) as u32
-    }
-}
-
-/// The server's part.
-impl ServerConnection {
-    /// Handles a datagram that names this session. `message` is private memory for a copy.
-    #[inline]
-    pub(crate) fn arrived(&mut self, datagram: &Datagram<'_>, message: &mut Vec<u8>) -> ReceivedRequest {
-        let Datagram { memory, at, len_bytes: received_bytes } = *datagram;
-        let (session, slots) = (&self.session, &self.session.requests);
-        let Some(first) = FirstWord::decode(memory.load_relaxed(at)) else { return ReceivedRequest::Invalid };
-        let (seq, whole_bytes) = (first.seq, first.request_bytes());
-        // Bytes of the receive beyond the datagram's length are those of an earlier datagram, where the tail must not
-        // be found.
-        let is_complete = first.form == Form::Full
-            && first.len_bytes as usize <= slots.capacity()
-            && whole_bytes <= received_bytes
-            && memory.load_relaxed(at + whole_bytes - TAIL_BYTES) == session.tail_key.tail(seq);
-        if !is_complete {
-            return ReceivedRequest::Invalid;
-        }
-        if seq.is_before(session.expect) {
-            return ReceivedRequest::Duplicate(seq);
-        }
-        message.clear();
-        memory.append_to(at, whole_bytes, message);
-        let is_ahead = seq.distance_from(session.expect) >= u32::from(session.geometry.window);
-        if is_ahead || (self.checksum && !self.checksum_matches(message, first)) {
-            return ReceivedRequest::Invalid;
-        }
-        session.mailbox.copy_in(slots.offset(seq), message);
-        ReceivedRequest::New
+        end.take_written(message)
     }
 }

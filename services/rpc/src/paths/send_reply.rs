@@ -1,9 +1,7 @@
 //! Responses by SEND into receives that the client has posted.
 
-use farcall_link::LocalSlice;
-
 use super::ResponsePath;
-use crate::caller::{CallerState, ResponseCheck, Source};
+use crate::caller::CallerState;
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::responder::{ServerConnection, SharedUdQp};
@@ -41,38 +39,8 @@ impl ResponsePath for SendReply {
         _push: bool,
         counters: &Counters,
     ) {
-        let (Some(len_bytes), Some(qp)) = (end.response_bytes(seq), &mut end.dedicated_qp) else { return };
-        let offset = end.session.responses.offset(seq);
-        counters.replied.increment();
-        let posted = qp.connection.send(LocalSlice { region: qp.results_id, offset, len_bytes });
-        end.posted_response(seq, posted);
-    }
-}
-
-/// The client's part.
-impl CallerState {
-    /// Delivers the oldest message's response if it has arrived. Returns whether it did. A response with a wrong
-    /// checksum is fetched instead: the server's own copy may be correct.
-    #[inline]
-    pub(crate) fn receive_sent<P: ResponsePath>(&mut self, path: &mut P) -> bool {
-        let Some(at) = self.end.as_ref().and_then(|end| end.inbox.front()) else { return false };
-        let (seq, source) = (self.messages.head, Source::Sent { at });
-        let checked = self.check_response(seq, source, usize::MAX);
-        let is_taken = matches!(checked, ResponseCheck::Complete(_));
-        match checked {
-            ResponseCheck::Complete(header) => {
-                self.counters.replied.increment();
-                self.take(path, seq, &header, source);
-            }
-            ResponseCheck::Corrupt => self.messages.at(seq).switch_to_fetch(),
-            ResponseCheck::Invalid(why) => self.disconnect_at(seq, &why),
-            ResponseCheck::NotReady { .. } | ResponseCheck::Longer(_) => {
-                self.disconnect_at(seq, "what was sent is another one, or not whole");
-            }
+        if end.send_response(seq, usize::MAX) {
+            counters.replied.increment();
         }
-        if let Some(end) = &mut self.end {
-            end.inbox.repost(&mut end.connection);
-        }
-        is_taken
     }
 }

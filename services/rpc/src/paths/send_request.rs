@@ -17,23 +17,11 @@ impl RequestPath for SendRequest {
 
     #[inline]
     fn post(end: &mut ClientConnection, message: FirstWord) -> Result<Ticket, PostRefused> {
-        let piece = end.seal(message);
-        end.connection.send(piece)
+        end.send_request(message)
     }
 
-    /// A received SEND is complete: if it is not the next message, or is truncated, it never will be.
     #[inline]
     fn take(end: &mut ServerConnection, message: &mut Vec<u8>) -> Result<Option<RequestHeader>, String> {
-        let Some(at) = end.inbox.front() else { return Ok(None) };
-        let seq = end.session.expect;
-        let first = FirstWord::decode(end.session.mailbox.load_acquire(at)).filter(|first| first.seq == seq);
-        let header = match first {
-            Some(first) => end.take_at(at, first, message)?,
-            None => None,
-        };
-        end.dedicated_qp.iter_mut().for_each(|qp| end.inbox.repost(&mut qp.connection));
-        header
-            .map(Some)
-            .ok_or_else(|| format!("message {}: what was sent is another one, or not whole", seq.0))
+        end.take_sent(message)
     }
 }

@@ -14,7 +14,7 @@ use farcall_verbs::{Access, Clock, Nanos};
 
 use super::doorbell_bytes::DoorbellByte;
 use super::drain::Phase;
-use super::serve::Engine;
+use super::engine::Engine;
 use super::session::Session;
 use super::shared_ud_qp::ReplyTo;
 use super::{ConnectionId, DedicatedQp, Handler, Open, Responder, ServerConnection};
@@ -128,7 +128,8 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             )));
         }
         if !hello.features.contains(Features::KICK) {
-            return Err(RefusalKind::Malformed.because("every version can KICK, this client says it cannot"));
+            return Err(RefusalKind::Malformed
+                .because("every version can KICK, but this client reports that it cannot"));
         }
         if !hello.grants.messages.holds(0, geometry.responses_bytes() as u64) {
             return Err(RefusalKind::OutOfRange.because(format!(
@@ -341,7 +342,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let checksum =
             must_check || self.engine.config.checksum || hello.features.contains(Features::CHECKSUM);
         self.next_id += 1;
-        session.can_defer = hello.features.contains(Features::DEFERRED);
+        session.deferred.set_supported(hello.features.contains(Features::DEFERRED));
         let used = hello.features & (Features::COMPACT | Features::DEFERRED | Features::ANSWERED);
         let features = Features::KICK | used | Features::checksum(checksum);
         let mailbox_byte = byte.as_ref().map(|(_, grant)| *grant);

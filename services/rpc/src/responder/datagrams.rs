@@ -3,9 +3,9 @@
 use farcall_link::Completed;
 use farcall_verbs::{Clock, Nanos, WcStatus};
 
+use super::mailbox::ReceivedRequest;
 use super::{Handler, Responder};
 use crate::error::Broken;
-use crate::paths::ReceivedRequest;
 
 impl<H: Handler, C: Clock> Responder<H, C> {
     /// Handles a completion of the thread's queue pair.

@@ -1,17 +1,14 @@
-//! Deferred calls: the token that a handler holds, and the state of the server thread.
+//! The token of a deferred call, and the state that it shares with the server thread.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use farcall_verbs::Nanos;
-
-use super::HandlerError;
 use super::buffered::{Buffered, BufferedTotal};
 use super::deferred_ready::ReadyDeferredCalls;
-use super::session::Session;
 use crate::config::ResponderConfig;
+use crate::error::HandlerError;
 use crate::wire::Status;
 
 /// The right and the duty to answer a call after its handler has returned: see [`super::Reply::defer`]. It may be
@@ -64,12 +61,8 @@ pub(crate) struct Pending {
     state: Mutex<State>,
     is_answered: AtomicBool,
     is_cancelled: AtomicBool,
-    limits: Limits,
-    buffered: BufferedTotal,
-    /// Number of such calls of the thread. This object counts until it is dropped.
-    open: Arc<AtomicUsize>,
-    /// Where the server thread is notified of the answer, and the tag of the call's session.
-    ready: Arc<ReadyDeferredCalls>,
+    thread: DeferringThread,
+    /// The tag of the call's session.
     session_tag: u32,
 }
 
@@ -86,10 +79,51 @@ pub(crate) struct Outcome {
     pub bytes: Buffered,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Limits {
+/// State that all deferred calls of a server thread share.
+#[derive(Clone, Debug)]
+pub(super) struct DeferringThread {
+    /// Number of [`Pending`]s. Each counts until it is dropped.
+    open: Arc<AtomicUsize>,
     result_bytes_max: usize,
     buffers_bytes_max: usize,
+    buffered: BufferedTotal,
+    /// Where the server thread is notified of answers.
+    ready: Arc<ReadyDeferredCalls>,
+}
+
+impl DeferringThread {
+    pub fn new(config: &ResponderConfig, buffered: BufferedTotal, ready: Arc<ReadyDeferredCalls>) -> Self {
+        Self {
+            open: Arc::default(),
+            result_bytes_max: config.result_bytes_max as usize,
+            buffers_bytes_max: config.buffers_bytes_max,
+            buffered,
+            ready,
+        }
+    }
+
+    /// Returns the number of calls that may still be answered. If it is 0, all answers are visible to the caller.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Returns the object that notifies the server thread of answers.
+    pub fn ready(&self) -> &ReadyDeferredCalls {
+        &self.ready
+    }
+
+    /// Creates the token and the state of a call.
+    pub fn defer(&self, session_tag: u32) -> (Deferred, Arc<Pending>) {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let pending = Arc::new(Pending {
+            state: Mutex::default(),
+            is_answered: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
+            thread: self.clone(),
+            session_tag,
+        });
+        (Deferred(Arc::clone(&pending)), pending)
+    }
 }
 
 impl Pending {
@@ -105,19 +139,19 @@ impl Pending {
         let (status, bytes) = self.within_limits(status, bytes);
         let mut state = self.state();
         if !self.is_answered() && !self.is_cancelled.load(Ordering::Acquire) {
-            state.outcome = Some(Outcome { status, bytes: self.buffered.count(bytes.to_vec()) });
+            state.outcome = Some(Outcome { status, bytes: self.thread.buffered.count(bytes.to_vec()) });
         }
         self.is_answered.store(true, Ordering::Release);
         drop(state);
-        self.ready.push(self.session_tag);
+        self.thread.ready.push(self.session_tag);
     }
 
     fn within_limits<'a>(&self, status: Status, bytes: &'a [u8]) -> (Status, &'a [u8]) {
-        let Limits { result_bytes_max, buffers_bytes_max } = self.limits;
-        if bytes.len() > result_bytes_max {
+        let DeferringThread { result_bytes_max, buffers_bytes_max, buffered, .. } = &self.thread;
+        if bytes.len() > *result_bytes_max {
             return (Status::RESULT_TOO_LARGE, b"an answer that came later");
         }
-        if self.buffered.bytes() + bytes.len() > buffers_bytes_max {
+        if buffered.bytes() + bytes.len() > *buffers_bytes_max {
             return (Status::RESULT_TOO_LARGE, b"the server keeps too many bytes for all clients");
         }
         (status, bytes)
@@ -144,100 +178,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // After the answer's other effects: see `DeferredCalls::may_be_answered`.
-        self.open.fetch_sub(1, Ordering::Release);
-    }
-}
-
-/// State of a server thread for all its deferred calls.
-pub(super) struct DeferredCalls {
-    open: Arc<AtomicUsize>,
-    open_max: usize,
-    of_client_max: usize,
-    limits: Limits,
-    buffered: BufferedTotal,
-    pub disposition: HandlerDisposition,
-    pub ready: Arc<ReadyDeferredCalls>,
-    /// Lower bound of the deadlines of deferred calls.
-    pub next_deadline: Option<Nanos>,
-}
-
-/// Whether the handler has deferred the current call.
-#[derive(Debug, Default)]
-pub(super) enum HandlerDisposition {
-    /// Not deferred: the handler answers it directly.
-    #[default]
-    Immediate,
-    /// Deferred.
-    Deferred(Arc<Pending>),
-    /// The handler tried to defer it, and was refused.
-    Refused,
-}
-
-impl DeferredCalls {
-    pub fn new(config: &ResponderConfig, buffered: BufferedTotal, ready: Arc<ReadyDeferredCalls>) -> Self {
-        Self {
-            open: Arc::default(),
-            open_max: config.deferred_max,
-            of_client_max: config.deferred_of_client_max,
-            limits: Limits {
-                result_bytes_max: config.result_bytes_max as usize,
-                buffers_bytes_max: config.buffers_bytes_max,
-            },
-            buffered,
-            disposition: HandlerDisposition::Immediate,
-            ready,
-            next_deadline: None,
-        }
-    }
-
-    /// Returns whether an answer may still be given. If not, all earlier answers are visible to the caller.
-    pub fn may_be_answered(&self) -> bool {
-        self.open.load(Ordering::Acquire) > 0
-    }
-
-    /// Creates the token of the current call. `of_batch`: number of calls of its batch that were deferred before.
-    ///
-    /// # Errors
-    /// Returns an error with a message if there are too many deferred calls, or the client cannot collect answers.
-    #[cold]
-    pub fn defer(&mut self, session: &Session, of_batch: usize) -> Result<Deferred, HandlerError> {
-        if let Err(message) = self.may_defer(session, of_batch) {
-            self.disposition = HandlerDisposition::Refused;
-            return Err(HandlerError { status: Status::NOT_DEFERRED, message });
-        }
-        self.open.fetch_add(1, Ordering::Relaxed);
-        let pending = Arc::new(Pending {
-            state: Mutex::default(),
-            is_answered: AtomicBool::new(false),
-            is_cancelled: AtomicBool::new(false),
-            limits: self.limits,
-            buffered: self.buffered.clone(),
-            open: Arc::clone(&self.open),
-            ready: Arc::clone(&self.ready),
-            session_tag: session.id.tag(),
-        });
-        self.disposition = HandlerDisposition::Deferred(Arc::clone(&pending));
-        Ok(Deferred(pending))
-    }
-
-    fn may_defer(&self, session: &Session, of_batch: usize) -> Result<(), String> {
-        if matches!(self.disposition, HandlerDisposition::Deferred(_)) {
-            return Err("the call has a token already".into());
-        }
-        if !session.can_defer {
-            return Err("the client is of a version that takes no answers that come later".into());
-        }
-        let (of_client, max) = (session.deferred_calls() + of_batch, self.of_client_max);
-        if of_client >= max {
-            return Err(format!("{of_client} calls of this client are to be answered later; at most {max}"));
-        }
-        let (open, max) = (self.open.load(Ordering::Relaxed), self.open_max);
-        if open >= max {
-            return Err(format!(
-                "{open} calls of this server thread are to be answered later; at most {max}"
-            ));
-        }
-        Ok(())
+        // After the answer's other effects: see [`DeferringThread::open`].
+        self.thread.open.fetch_sub(1, Ordering::Release);
     }
 }

@@ -70,19 +70,13 @@ impl<H: Handler, C: Clock> Responder<H, C> {
 
     /// Ends the deferred calls whose deadline has passed.
     pub(super) fn expire_deferred(&mut self, now: Nanos) {
-        if self.engine.deferred_calls.next_deadline.is_none_or(|deadline| now < deadline) {
+        if self.engine.deferred_calls.next_deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        let open = self.connections.iter_mut().map(|open| &mut open.end.session);
-        let detached = self.detached.iter_mut().map(|detached| &mut detached.session);
-        let mut next = None;
-        for session in open.chain(detached) {
-            let before = session.deferred.len();
-            session.deferred.retain(|call| call.deadline.is_none_or(|deadline| now < deadline));
-            self.engine.counters.deadlines_exceeded.add((before - session.deferred.len()) as u64);
-            next = session.deferred.iter().map(|call| call.deadline).fold(next, Nanos::earlier);
-        }
-        self.engine.deferred_calls.next_deadline = next;
+        let open = self.connections.iter_mut().map(|open| &mut open.end.session.deferred);
+        let detached = self.detached.iter_mut().map(|detached| &mut detached.session.deferred);
+        let expired = self.engine.deferred_calls.expire(open.chain(detached), now);
+        self.engine.counters.deadlines_exceeded.add(expired as u64);
     }
 
     #[cold]

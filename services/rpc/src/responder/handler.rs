@@ -6,9 +6,10 @@ use std::sync::Arc;
 use farcall_link::Region;
 use farcall_verbs::Nanos;
 
-use super::deferred::{Deferred, DeferredCalls, HandlerDisposition, Pending};
+use super::deferred::{Deferred, Pending};
+use super::deferred_calls::{DeferredCalls, HandlerDisposition};
 use super::session::Session;
-
+use crate::error::HandlerError;
 use crate::wire::batch::{ENTRY_HEAD_BYTES, entry_head};
 use crate::wire::{Status, padded};
 
@@ -34,25 +35,6 @@ where
 {
     fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
         self(call, reply)
-    }
-}
-
-/// An error returned by a handler.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HandlerError {
-    pub(crate) status: Status,
-    pub(crate) message: String,
-}
-
-impl HandlerError {
-    /// Creates an application's own error. The caller receives `code` (15 bits) and the message.
-    pub fn new(code: u16, message: impl Into<String>) -> Self {
-        Self { status: Status::application(code), message: message.into() }
-    }
-
-    /// Creates the error for a method that does not exist.
-    pub fn unknown_method(method: u16) -> Self {
-        Self { status: Status::UNKNOWN_METHOD, message: format!("method {method}") }
     }
 }
 
@@ -167,14 +149,14 @@ impl<'a> Reply<'a> {
     /// ([`crate::ResponderConfig::deferred_of_client_max`], [`crate::ResponderConfig::deferred_max`]), if this call
     /// was deferred before, or if the client's version does not support deferred answers.
     pub fn defer(&mut self) -> Result<Deferred, HandlerError> {
-        self.deferred_calls.defer(self.session, self.late.len())
+        self.deferred_calls.defer(&self.session.deferred, self.session.id.tag(), self.late.len())
     }
 
     /// Returns whether the current call is deferred. If it belongs to a batch, its token's state is stored here. If
     /// the handler returned an error, the token is cancelled.
     #[inline]
     pub(super) fn end_call_of_batch(&mut self, is_ok: bool) -> bool {
-        if matches!(self.deferred_calls.disposition, HandlerDisposition::Immediate) {
+        if self.deferred_calls.is_immediate() {
             return false;
         }
         self.store_late(is_ok)
@@ -182,7 +164,7 @@ impl<'a> Reply<'a> {
 
     #[cold]
     fn store_late(&mut self, is_ok: bool) -> bool {
-        match std::mem::take(&mut self.deferred_calls.disposition) {
+        match self.deferred_calls.take_disposition() {
             HandlerDisposition::Deferred(pending) if is_ok => {
                 self.late.push(pending);
                 true
@@ -324,4 +306,13 @@ impl io::Write for Reply<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Returns the text of a handler's panic.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a text")
 }

@@ -3,15 +3,14 @@
 //!
 //! A driver iteration ([`Responder::progress`](farcall_verbs::Endpoint::progress)) has these steps: poll completions
 //! from time to time, serve each connection that has a message, and expire sessions. An empty mailbox costs one load.
-//! Each phase of a message has a file: [`accept`] (connected), [`serve`] (received), [`parts`] (assembled),
-//! [`execute`] (executed and answered). The differences between the paths of a plan are in [`crate::paths`].
+//! Each phase of a message has a file: [`accept`] (connected), [`parts`] (assembled), [`engine`] (served, executed
+//! and answered). The differences between the paths of a plan are in [`crate::paths`].
 
 mod accept;
-mod batch;
 mod buffered;
-mod collect;
 mod datagrams;
 mod deferred;
+mod deferred_calls;
 mod deferred_ready;
 #[cfg(test)]
 mod deferred_ready_model;
@@ -19,11 +18,11 @@ mod doorbell_bytes;
 mod drain;
 mod end;
 mod ending;
-mod execute;
+mod engine;
 mod handler;
+mod mailbox;
 mod mailbox_poll;
 mod parts;
-mod serve;
 mod session;
 mod shared_ud_qp;
 mod sleep;
@@ -46,12 +45,13 @@ use crate::error::Broken;
 pub use deferred::Deferred;
 use deferred_ready::ReadyDeferredCalls;
 use drain::Phase;
-pub(crate) use end::{DedicatedQp, ServerConnection};
-pub use handler::{Call, Handler, HandlerError, Reply};
+use end::DedicatedQp;
+pub(crate) use end::ServerConnection;
+use engine::{Engine, PathVtable, ServeOutcome};
+pub use handler::{Call, Handler, Reply};
 use mailbox_poll::MailboxPollTable;
-use serve::{Engine, PathVtable, ServeOutcome};
 use session::Session;
-pub(crate) use shared_ud_qp::{Datagram, SharedUdQp};
+pub(crate) use shared_ud_qp::SharedUdQp;
 use sleep::Sleep;
 
 /// Number of a connection of a responder. Numbers are never reused.
@@ -338,6 +338,24 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         self.connections.iter().any(|open| !open.end.session.deferred.is_empty())
     }
 
+    /// Wakes the clients whose calls were answered and that have requested a wake-up.
+    #[cold]
+    pub(super) fn notify_deferred(&mut self) {
+        let mut tags = std::mem::take(&mut self.answered_tags);
+        self.engine.deferred_calls.ready().take(&mut tags);
+        for tag in tags.drain(..) {
+            let id = self.by_tag.get(&tag).copied();
+            let Some(at) = id.and_then(|id| self.position(id)) else { continue };
+            let end = &mut self.connections[at].end;
+            let had_work_due = end.has_work_due();
+            end.check_answers();
+            self.engine.wake_client(end);
+            self.due_connections =
+                self.due_connections + usize::from(end.has_work_due()) - usize::from(had_work_due);
+        }
+        self.answered_tags = tags;
+    }
+
     /// Arms the completion queue. All work that completions announce, including requests by SEND, raises an event.
     fn arm_completions(&mut self) -> Result<()> {
         let kept_bytes = self.engine.buffered.bytes();
@@ -347,7 +365,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         }
         self.drop_events();
         if self.engine.deferred_calls.may_be_answered() {
-            self.engine.deferred_calls.ready.sleeper.arm();
+            self.engine.deferred_calls.ready().sleeper.arm();
         }
         self.turns_to_poll = 0;
         self.cq.req_notify(farcall_verbs::Notify::Any)
@@ -363,7 +381,7 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
             self.turns_to_poll -= 1;
         }
         any |= self.serve_all(now);
-        if self.engine.deferred_calls.ready.has_any() {
+        if self.engine.deferred_calls.ready().has_any() {
             self.notify_deferred();
             any = true;
         }
@@ -378,7 +396,7 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
             return Progress::Again;
         }
         let expiry = self.detached.iter().map(|detached| detached.expires).min();
-        let until = Nanos::earlier(expiry, self.engine.deferred_calls.next_deadline);
+        let until = Nanos::earlier(expiry, self.engine.deferred_calls.next_deadline());
         drain.merge(Progress::Idle { until })
     }
 
@@ -401,7 +419,7 @@ impl<H: Handler, C: Clock> Endpoint for Responder<H, C> {
 
     fn wait_set(&self, set: &mut WaitSet) {
         set.insert(self.channel.fd());
-        set.insert(self.engine.deferred_calls.ready.sleeper.fd());
+        set.insert(self.engine.deferred_calls.ready().sleeper.fd());
     }
 
     fn poll_weight(&self) -> u32 {

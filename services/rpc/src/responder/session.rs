@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use farcall_link::bootstrap::SessionId;
 use farcall_link::{Geometry, Nic, Region};
-use farcall_verbs::{Access, Nanos, Result};
+use farcall_verbs::{Access, Result};
 
-use super::buffered::Buffered;
-use super::collect::DeferredCall;
-
+use super::deferred_calls::SessionDeferredCalls;
+use super::parts::{Reassembly, RetainedResults};
 use crate::wire::{CallBase, REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailKey};
 
 /// The state that makes calls at-most-once. A message below `expect` has been executed. Its response is in its slot
@@ -28,30 +27,9 @@ pub(crate) struct Session {
     pub expect: Seq,
     /// Taken from the last request of full form.
     pub call_base: Option<CallBase>,
-    pub assembly: Option<Assembly>,
-    pub retained: Vec<Retained>,
-    pub retained_bytes: usize,
-    /// `true` if the client supports deferred answers.
-    pub can_defer: bool,
-    pub deferred: Vec<DeferredCall>,
-}
-
-/// A request that arrives in parts.
-pub(crate) struct Assembly {
-    pub call_id: u64,
-    pub total_bytes: usize,
-    /// The bytes received so far; empty if the request was refused.
-    pub bytes: Buffered,
-    /// Number of bytes received.
-    pub received_bytes: usize,
-    pub is_refused: bool,
-    pub began: Nanos,
-}
-
-/// A result that is fetched in segments.
-pub(crate) struct Retained {
-    pub call_id: u64,
-    pub bytes: Buffered,
+    pub incoming: Reassembly,
+    pub retained: RetainedResults,
+    pub deferred: SessionDeferredCalls,
 }
 
 const LINE_BYTES: usize = 64;
@@ -76,11 +54,9 @@ impl Session {
             results,
             expect: Seq::FIRST,
             call_base: None,
-            assembly: None,
-            retained: Vec::new(),
-            retained_bytes: 0,
-            can_defer: false,
-            deferred: Vec::new(),
+            incoming: Reassembly::default(),
+            retained: RetainedResults::default(),
+            deferred: SessionDeferredCalls::default(),
         }
     }
 
@@ -106,23 +82,6 @@ impl Session {
     /// Returns the memory of the slots in bytes.
     pub fn slots_bytes(&self) -> usize {
         self.mailbox.len_bytes() + self.results.len_bytes()
-    }
-
-    /// Stores the rest of a result.
-    pub fn retain(&mut self, call_id: u64, bytes: Buffered) {
-        self.retained_bytes += bytes.len();
-        self.retained.push(Retained { call_id, bytes });
-    }
-
-    /// Returns the index of a stored result.
-    pub fn find_retained(&self, call_id: u64) -> Option<usize> {
-        self.retained.iter().position(|retained| retained.call_id == call_id)
-    }
-
-    /// Releases a stored result.
-    pub fn release(&mut self, at: usize) {
-        let retained = self.retained.swap_remove(at);
-        self.retained_bytes -= retained.bytes.len();
     }
 
     /// Clears the mailbox, so that no message of the old connection is taken for one of the new connection.

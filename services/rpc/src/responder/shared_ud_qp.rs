@@ -10,6 +10,7 @@ use farcall_link::{
 use farcall_verbs::{Access, Error, RawCq, Wc};
 
 use crate::inbox::Inbox;
+use crate::wire::RequestHeader;
 
 /// Maximum number of outstanding sends of all clients.
 const SEND_DEPTH: u32 = 4_096;
@@ -47,6 +48,14 @@ pub(crate) struct Datagram<'a> {
     pub at: usize,
     /// Length of the datagram. The bytes after it are those of an earlier datagram.
     pub len_bytes: usize,
+}
+
+impl Datagram<'_> {
+    /// Returns the session tag that the datagram contains.
+    #[inline]
+    pub fn session_tag(&self) -> u32 {
+        self.memory.load_relaxed(self.at + RequestHeader::SESSION_AT) as u32
+    }
 }
 
 impl SharedUdQp {

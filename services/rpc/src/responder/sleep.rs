@@ -59,7 +59,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         let before = self.sleep;
         self.sleep = before.after_turn(any);
         if any {
-            self.engine.deferred_calls.ready.sleeper.disarm();
+            self.engine.deferred_calls.ready().sleeper.disarm();
         }
         if before != Sleep::Awake && self.sleep == Sleep::Awake {
             for open in &self.connections {

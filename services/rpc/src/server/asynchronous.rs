@@ -10,7 +10,8 @@ use farcall_verbs::Nanos;
 use tokio::runtime::Handle;
 
 use super::{Server, ServerBuilder, ServerError};
-use crate::responder::{Call, Handler, HandlerError, Reply};
+use crate::error::HandlerError;
+use crate::responder::{Call, Handler, Reply};
 
 /// A call as passed to a task.
 #[derive(Clone, Debug)]

@@ -25,7 +25,7 @@ pub use server::{Incoming, Service, Typed};
 pub use tasks::{AsyncPages, TypedAsyncClient};
 
 pub use crate::client::{ClientOptions, PerCall};
-pub use crate::responder::HandlerError;
+pub use crate::error::HandlerError;
 
 /// Methods of the library: the description, the next page of a stream, and the early end of a stream.
 const DESCRIBE: u16 = 0xffff;

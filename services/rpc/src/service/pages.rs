@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::codec::encode;
-use crate::responder::HandlerError;
+use crate::error::HandlerError;
 use crate::wire::Status;
 
 /// Maximum number of items of a page.

@@ -7,7 +7,8 @@ use super::codec::{FINGERPRINT_BYTES, decode, encode};
 use super::description::Description;
 use super::pages::Streams;
 use super::{CLOSE_STREAM, DESCRIBE, NEXT_PAGE};
-use crate::responder::{Call, Handler, HandlerError, Reply};
+use crate::error::HandlerError;
+use crate::responder::{Call, Handler, Reply};
 use crate::server::{Server, ServerBuilder, ServerError};
 use crate::wire::Status;
 

@@ -55,7 +55,7 @@ statuses! {
     /// The message belongs to another session or another incarnation of the server.
     WRONG_SESSION = 9, executed false, "the message is of another session or incarnation; the connection is closed";
     /// The client had cancelled the call.
-    CANCELLED = 10, executed false, "the call had been given up";
+    CANCELLED = 10, executed false, "the call had been abandoned";
     /// The client requested the rest of a result that the server does not store.
     RESULT_GONE = 11, executed true, "the rest of the result is no longer there";
     /// The handler answers later: the client collects the result. This is not an outcome.

@@ -157,7 +157,7 @@ pub(crate) fn claim_block() -> Result<Block> {
         operation: OP,
         what: "blocks",
         limit: last.into(),
-        remedy: "stop some softnic processes, or name a directory that strangers cannot fill in FARCALL_SOCKET_DIR",
+        remedy: "stop some softnic processes, or set FARCALL_SOCKET_DIR to a directory in which other users cannot create files",
     })
 }
 
@@ -265,7 +265,7 @@ fn claim_path(directory: &Path, block: u32) -> Result<Option<OwnedFd>> {
     match fs::unlink(path_in(directory, block)) {
         Ok(()) | Err(Errno::NOENT) => Ok(Some(lock)),
         Err(Errno::PERM | Errno::ACCESS | Errno::ISDIR) => Ok(None),
-        Err(e) => Err(Error::os(OP, "remove a dead owner's socket", e)),
+        Err(e) => Err(Error::os(OP, "remove an exited owner's socket", e)),
     }
 }
 

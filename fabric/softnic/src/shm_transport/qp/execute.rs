@@ -31,8 +31,11 @@ impl Initiator {
             match request.opcode {
                 _ if !request.is_allowed(core) => self.local_fault(request),
                 WrOpcode::WRITE => self.write(request),
-                WrOpcode::READ => self.read(request),
-                WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD => self.atomic(request),
+                WrOpcode::READ if self.is_reliable => self.read(request),
+                WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD if self.is_reliable => {
+                    self.atomic(request)
+                }
+                opcode if opcode.returns_data() => ExecuteOutcome::Failed(WcStatus::LOC_QP_OP_ERR),
                 _ => self.message(request),
             }
         };
@@ -66,6 +69,9 @@ impl Initiator {
         let fault = ExecuteOutcome::Failed(WcStatus::LOC_PROT_ERR);
         if !request.opcode.returns_data() {
             return fault;
+        }
+        if !self.is_reliable {
+            return ExecuteOutcome::Failed(WcStatus::LOC_QP_OP_ERR);
         }
         if request.opcode.is_atomic() {
             if request.len_bytes != ATOMIC_BYTES {

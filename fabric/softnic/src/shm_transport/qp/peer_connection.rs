@@ -10,7 +10,7 @@ use super::wait_queue::WaitReason;
 use crate::process::rendezvous::Refusal;
 use crate::process::{PeerHandshake, PeerReply, ReplyInterest, is_no_such_process};
 
-#[expect(clippy::large_enum_variant, reason = "what every message reads lies beside the queue")]
+#[expect(clippy::large_enum_variant, reason = "what every message reads is next to the queue")]
 pub(crate) enum PeerConnection {
     /// The target's process has not replied yet, or it has no queue pair that would receive from this one.
     Connecting(ConnectAttempt),

@@ -47,7 +47,7 @@ impl Qp {
             operation: OP,
             object: format!("queue pair {:#x}", self.core.qpn),
             state: self.core.state().to_string(),
-            remedy: "it failed meanwhile: reset it",
+            remedy: "it failed in the meantime: reset it",
         })
     }
 

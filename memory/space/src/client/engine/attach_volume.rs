@@ -4,6 +4,7 @@ use farcall_link::{Nic, SplitMix64};
 use farcall_verbs::Nanos;
 
 use super::metadata::{MetadataCopy, MetadataReplication};
+use super::redo::RedoLog;
 use super::{Engine, PageChecksums};
 use crate::client::claim::{ClaimedNode, ClaimedVolume, ReattachedSlab, claim};
 use crate::client::config::{ClientConfig, OpenError, Takeover, VolumeConfig};
@@ -59,7 +60,8 @@ impl Engine {
         volume: &VolumeConfig,
         now: Nanos,
     ) -> Result<(), OpenError> {
-        let ClaimedVolume { nodes, view, layout, placement, replicas, table, .. } = claimed;
+        let ClaimedVolume { nodes, view, layout, placement, replicas, table, metadata, .. } = claimed;
+        self.redo = RedoLog::read(&layout, &metadata, &table, &self.checksums);
         let (mut copies, mut generation) = (Vec::new(), 0);
         if let Some((newest, placement)) = placement {
             generation = newest;

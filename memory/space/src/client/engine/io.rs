@@ -6,6 +6,8 @@ use farcall_verbs::Nanos;
 
 use super::metadata::CHUNKS_MAX;
 use super::operation::Operation;
+use super::redo::REDO_WRITES_MAX;
+use super::replay::REPLAYS_MAX;
 use super::{BACKGROUND_MAX, Engine, Tag};
 use crate::client::PAGE_BYTES;
 use crate::client::config::ClientConfig;
@@ -22,7 +24,7 @@ pub(super) fn session_config(config: &ClientConfig) -> Config {
         work_max_bytes: (config.pool_bytes / 4).clamp(PAGE_BYTES, 1 << 20),
         // Pages are copied through the pool: no memory is registered per request.
         register_from_bytes: config.pool_bytes / 64 * 64,
-        outstanding: config.pages_max + BACKGROUND_MAX + 2 * CHUNKS_MAX,
+        outstanding: config.pages_max + REDO_WRITES_MAX + BACKGROUND_MAX + REPLAYS_MAX + 2 * CHUNKS_MAX,
         send_depth: SEND_DEPTH,
         ..Config::default()
     }

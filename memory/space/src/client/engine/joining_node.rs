@@ -4,13 +4,16 @@
 //!    retained.
 //! 2. It copies the metadata to the node from a member, chunk by chunk. Metadata writes below the copy position are
 //!    also sent to the joining node. Writes that overlap the chunk being copied are held until the chunk is complete.
-//! 3. After the last chunk it proposes a view that includes the node. The node becomes a member when all members have
+//! 3. It overwrites the redo log of the node with zeros: the node may have contents there that were not chosen for their
+//!    pages in the meantime.
+//! 4. After the last chunk it proposes a view that includes the node. The node becomes a member when all members have
 //!    stored the view. Until then nothing depends on it.
 //!
 //! One node joins at a time.
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use farcall_io::{Buffer, Direction, Request as Transfer};
 use farcall_verbs::Nanos;
 
@@ -47,7 +50,7 @@ pub(super) struct JoiningNode {
     attempt: u32,
     step: JoinStep,
     /// Writes that overlap the chunk in flight.
-    deferred_writes: Vec<(u64, Vec<u8>, OnCommit)>,
+    deferred_writes: Vec<(u64, Bytes, OnCommit)>,
 }
 
 impl JoiningNode {
@@ -70,7 +73,7 @@ impl JoiningNode {
     }
 
     /// Holds a write that overlaps the chunk in flight. Returns any other write.
-    pub fn defer(&mut self, at: u64, bytes: Vec<u8>, on_commit: OnCommit) -> Option<(Vec<u8>, OnCommit)> {
+    pub fn defer(&mut self, at: u64, bytes: Bytes, on_commit: OnCommit) -> Option<(Bytes, OnCommit)> {
         let end = at + bytes.len() as u64;
         match self.chunk() {
             Some(chunk) if at < chunk.end && chunk.start < end => {
@@ -87,6 +90,12 @@ impl JoiningNode {
             _ => None,
         }
     }
+}
+
+/// Returns the end of the chunk from `from` on, which lies before the redo log or in it.
+fn end_of_chunk(from: u64, redo_at: u64) -> u64 {
+    let end = from + CHUNK_BYTES as u64;
+    if from < redo_at { end.min(redo_at) } else { end }
 }
 
 impl Engine {
@@ -155,7 +164,7 @@ impl Engine {
         let claimed = ClaimedNode::from_reply(id, reply, &self.config, metadata.layout());
         let joining = metadata.joining.as_mut().filter(|joining| joining.node == node);
         let (Some(claimed), Some(joining)) = (claimed, joining) else {
-            let why = "it answers something else; update the older of the two";
+            let why = "its answer is malformed; update the older of the two";
             return self.fail_joining(node, why.to_owned(), now);
         };
         joining.step = JoinStep::Claimed;
@@ -186,7 +195,7 @@ impl Engine {
     }
 
     /// Starts the writes that were held.
-    fn start_deferred_writes(&mut self, deferred_writes: Vec<(u64, Vec<u8>, OnCommit)>, now: Nanos) {
+    fn start_deferred_writes(&mut self, deferred_writes: Vec<(u64, Bytes, OnCommit)>, now: Nanos) {
         deferred_writes
             .into_iter()
             .for_each(|(at, bytes, on_commit)| self.write_metadata(at, bytes, on_commit, now));
@@ -209,6 +218,7 @@ impl Engine {
     fn copy_next_chunk(&mut self, now: Nanos) {
         let Some(metadata) = &mut self.metadata else { return };
         let (len_bytes, is_changing) = (metadata.layout().len_bytes(), metadata.views.is_changing());
+        let redo_at = metadata.layout().redo_at();
         let Some(joining) = &mut metadata.joining else { return };
         let JoinStep::Copying { from, is_in_flight: false } = joining.step else { return };
         let attempt = joining.attempt;
@@ -219,7 +229,13 @@ impl Engine {
             }
             return;
         }
-        let chunk = from..len_bytes.min(from + CHUNK_BYTES as u64);
+        let chunk = from..len_bytes.min(end_of_chunk(from, redo_at));
+        if from >= redo_at {
+            joining.step = JoinStep::Copying { from, is_in_flight: true };
+            let (node, zeros) = (joining.node, Bytes::from(vec![0; (chunk.end - chunk.start) as usize]));
+            let tag = ChunkTag { attempt, at: from, is_read: false };
+            return self.transfer_chunk(node, zeros.into(), tag, now);
+        }
         if metadata.overlaps_write(&chunk) {
             return;
         }
@@ -248,9 +264,9 @@ impl Engine {
 
     /// Handles a chunk that was read from a member, or written to the joining node.
     pub(super) fn chunk_transferred(&mut self, tag: ChunkTag, bytes: Option<Vec<u8>>, now: Nanos) {
-        let Some(joining) = self.metadata.as_mut().and_then(|metadata| metadata.joining.as_mut()) else {
-            return;
-        };
+        let Some(metadata) = &mut self.metadata else { return };
+        let redo_at = metadata.layout().redo_at();
+        let Some(joining) = &mut metadata.joining else { return };
         if joining.attempt != tag.attempt {
             return;
         }
@@ -259,7 +275,7 @@ impl Engine {
             let bytes = bytes.unwrap_or_default();
             return self.transfer_chunk(node, bytes.into(), ChunkTag { is_read: false, ..tag }, now);
         }
-        joining.step = JoinStep::Copying { from: tag.at + CHUNK_BYTES as u64, is_in_flight: false };
+        joining.step = JoinStep::Copying { from: end_of_chunk(tag.at, redo_at), is_in_flight: false };
         let deferred_writes = std::mem::take(&mut joining.deferred_writes);
         self.start_deferred_writes(deferred_writes, now);
         self.copy_next_chunk(now);

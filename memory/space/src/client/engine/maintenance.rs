@@ -27,6 +27,7 @@ impl Engine {
             || self.extents.iter().flat_map(|extent| &extent.replicas).any(|replica| !replica.is_in_sync());
         if is_busy
             || self.must_check_members()
+            || self.must_replay()
             || !self.releasing.is_empty()
             || self.reports.is_due()
             || is_filling()
@@ -52,6 +53,7 @@ impl Engine {
         self.check_members(now);
         self.check_joining_node(now);
         self.check_deadlines(now);
+        self.replay_pending(now);
         for extent in 0..self.extents.len() {
             if self.extents[extent].is_idle() || self.is_placement_fixed() {
                 continue;

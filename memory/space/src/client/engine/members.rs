@@ -140,7 +140,7 @@ impl Engine {
             return tracing::error!("the volume's next mark is not recorded, and so not sent: {error}");
         }
         let (nodes, members) = (view.nodes.len(), view.members.len());
-        tracing::warn!(nodes, members, "the volume goes on with other nodes");
+        tracing::warn!(nodes, members, "the volume continues with other nodes");
         let change = metadata.views.propose(view, staying.clone());
         staying.into_iter().for_each(|at| self.nodes[at].calls.push_back(Call::StoreView { change }));
     }

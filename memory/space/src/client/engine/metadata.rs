@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use farcall_io::{Buffer, Direction, Request};
+use bytes::Bytes;
+use farcall_io::{Direction, Request};
 use farcall_link::RemoteRegion;
 use farcall_verbs::Nanos;
 
@@ -31,9 +32,9 @@ pub(super) const CHUNKS_MAX: usize = 256;
 /// Action when a metadata write is committed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OnCommit {
-    /// The operation may store its page.
+    /// The operation may store its page when all writes of its intent are committed.
     Intent { operation: u32 },
-    /// The run may store its pages.
+    /// The run may store its pages when all writes of its intent are committed.
     Run { run: u32 },
     /// A chunk of a placement is committed.
     Placement,
@@ -43,7 +44,7 @@ pub(super) enum OnCommit {
 
 struct MetadataWrite {
     at: u64,
-    bytes: Vec<u8>,
+    bytes: Bytes,
     /// Nodes that do not have it yet.
     left: Vec<usize>,
     on_commit: OnCommit,
@@ -200,7 +201,7 @@ impl Engine {
         self.metadata.as_ref().is_some_and(MetadataReplication::is_read_only)
     }
 
-    pub(super) fn write_metadata(&mut self, at: u64, bytes: Vec<u8>, on_commit: OnCommit, now: Nanos) {
+    pub(super) fn write_metadata(&mut self, at: u64, bytes: Bytes, on_commit: OnCommit, now: Nanos) {
         let Some(metadata) = &mut self.metadata else { return };
         let joining = metadata.joining.as_mut();
         let (joining_receiver, accepted) = match joining {
@@ -208,11 +209,36 @@ impl Engine {
             None => (None, Some((bytes, on_commit))),
         };
         let Some((bytes, on_commit)) = accepted else { return };
+        let receivers = metadata.members().chain(joining_receiver).collect();
+        self.start_metadata_write(MetadataWrite { at, bytes, left: receivers, on_commit }, now);
+    }
+
+    fn start_metadata_write(&mut self, write: MetadataWrite, now: Nanos) {
+        let Some(metadata) = &mut self.metadata else { return };
         metadata.last_write = metadata.last_write.wrapping_add(1);
-        let (serial, left) =
-            (metadata.last_write, metadata.members().chain(joining_receiver).collect::<Vec<_>>());
-        metadata.writes.insert(serial, MetadataWrite { at, bytes, left: left.clone(), on_commit });
+        let (serial, left) = (metadata.last_write, write.left.clone());
+        metadata.writes.insert(serial, write);
         left.into_iter().for_each(|node| self.post_metadata_write(serial, node, now));
+    }
+
+    /// Writes contents of pages to slots of the redo log of these nodes. Returns whether one of them is a member.
+    /// Otherwise nothing is written.
+    pub(super) fn write_redo(
+        &mut self,
+        mut nodes: Vec<usize>,
+        slot: u32,
+        bytes: Bytes,
+        on_commit: OnCommit,
+        now: Nanos,
+    ) -> bool {
+        let Some(metadata) = &self.metadata else { return false };
+        nodes.retain(|node| metadata.members().any(|member| member == *node));
+        let (at, is_written) = (metadata.layout.slot_at(slot), !nodes.is_empty());
+        if is_written {
+            // A joining node has no replicas.
+            self.start_metadata_write(MetadataWrite { at, bytes, left: nodes, on_commit }, now);
+        }
+        is_written
     }
 
     /// Sends a write to a member if there is a session with it. It is sent again when another session is opened.
@@ -226,7 +252,7 @@ impl Engine {
             direction: Direction::Write,
             grant,
             offset: write.at,
-            buffer: Buffer::Owned(write.bytes.clone()),
+            buffer: write.bytes.clone().into(),
             context: Tag::Metadata { write: serial, node },
         };
         if let Err(refused) = session.submit(request) {
@@ -270,11 +296,11 @@ impl Engine {
         match write.on_commit {
             OnCommit::Intent { operation } => {
                 if let Some(of) = &mut self.operations[operation as usize] {
-                    of.commit_intent();
+                    of.on_intent_write_committed();
                 }
                 self.ready.push_back(operation);
             }
-            OnCommit::Run { run } => self.start_run_writes(run, now),
+            OnCommit::Run { run } => self.commit_run_intent(run, now),
             OnCommit::Placement => {
                 metadata.placement_chunks_left -= 1;
                 if metadata.placement_chunks_left == 0 {
@@ -293,13 +319,19 @@ impl Engine {
         }
     }
 
-    /// Writes the entry of a page before the page is stored anywhere. Returns whether the entry is committed.
-    pub(super) fn write_page_entry(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> bool {
-        if self.metadata.is_none() || operation.is_intent_committed() {
+    /// Commits what must precede the writes of an operation to the replicas that are left: the entry of the content at
+    /// all members, and the content in the redo log of the replicas' nodes. Returns whether it is committed.
+    pub(super) fn commit_intent(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> bool {
+        if self.metadata.is_none() || !operation.needs_intent(&self.redo) {
             return true;
         }
         if operation.is_intent_pending() {
             return false;
+        }
+        let has_entry = operation.is_intent_committed();
+        let unlogged = if self.is_logged() { operation.unlogged() } else { Vec::new() };
+        if has_entry && unlogged.is_empty() {
+            return true;
         }
         if !self.is_placement_committed() {
             // A page stored at a location that is not committed would be lost.
@@ -309,15 +341,35 @@ impl Engine {
             }
             return false;
         }
+        let (mut writes, on_commit) = (0, OnCommit::Intent { operation: id });
+        if !unlogged.is_empty() && !operation.stores_zeros() {
+            let Some(slot) = self.slot_of(id, operation) else { return false };
+            let (extent, _) = self.locate(Self::page_of(operation));
+            let nodes = unlogged.iter().filter_map(|serial| self.extents[extent].replica(*serial)?.node());
+            let (nodes, bytes) = (nodes.collect(), operation.content());
+            writes += u32::from(self.write_redo(nodes, slot, bytes, on_commit, now));
+        }
+        if !has_entry {
+            let (position, bytes) = self.entry_of(operation);
+            self.write_metadata(position, bytes, on_commit, now);
+            writes += 1;
+        }
+        operation.begin_intent(writes, unlogged);
+        writes == 0
+    }
+
+    /// Returns the offset and the bytes of the entry of an operation's content.
+    fn entry_of(&mut self, operation: &Operation) -> (u64, Bytes) {
         let page = Self::page_of(operation);
         let (extent, at) = self.locate(page);
-        let (sum, generation) = (self.checksum_of(operation), self.pages_of(extent).next_generation(at));
-        if let Some(metadata) = &self.metadata {
-            let (position, bytes) = metadata.layout.encode_entry(page, Entry { sum, generation });
-            operation.begin_intent();
-            self.write_metadata(position, bytes.to_vec(), OnCommit::Intent { operation: id }, now);
-        }
-        false
+        let sum = self.checksum_of(operation);
+        let pages = self.pages_of(extent);
+        // The entry of a content that is replayed may be missing at some members.
+        let (_, present) = pages.entry(at);
+        let generation = if operation.stores_new_content() { pages.next_generation(at) } else { present };
+        let layout = self.metadata.as_ref().map(MetadataReplication::layout);
+        let encoded = layout.map(|layout| layout.encode_entry(page, Entry { sum, generation }));
+        encoded.map_or((0, Bytes::new()), |(position, bytes)| (position, Bytes::copy_from_slice(&bytes)))
     }
 
     /// Writes the entries of the pages of a run, with these checksums, before the pages are stored anywhere.
@@ -332,7 +384,7 @@ impl Engine {
         });
         let Some(metadata) = &self.metadata else { return };
         let (position, bytes) = metadata.layout.encode_entries(pages.start, entries);
-        self.write_metadata(position, bytes, OnCommit::Run { run }, now);
+        self.write_metadata(position, bytes.into(), OnCommit::Run { run }, now);
     }
 
     /// Returns whether a changed placement must be written, and can be written now.
@@ -356,12 +408,12 @@ impl Engine {
         let Some((at, bytes)) =
             metadata.layout.encode_placement(&self.placement_record(metadata), generation)
         else {
-            tracing::error!("where pages are is too long to be noted: the volume is given up");
+            tracing::error!("the table of page locations is too long to be stored: the volume is abandoned");
             return self.fence(now);
         };
-        let chunks: Vec<(u64, Vec<u8>)> = bytes
+        let chunks: Vec<(u64, Bytes)> = bytes
             .chunks(CHUNK_BYTES)
-            .map(<[u8]>::to_vec)
+            .map(Bytes::copy_from_slice)
             .zip(0..)
             .map(|(chunk, number)| (at + number * CHUNK_BYTES as u64, chunk))
             .collect();
@@ -415,7 +467,7 @@ impl Engine {
         for (chunk, number) in bytes.chunks(CHUNK_BYTES).zip(0..) {
             self.write_metadata(
                 position + number * CHUNK_BYTES as u64,
-                chunk.to_vec(),
+                Bytes::copy_from_slice(chunk),
                 OnCommit::User { token },
                 now,
             );
@@ -426,7 +478,7 @@ impl Engine {
     /// Fences this client, since another one may hold the volume: from now on all requests fail.
     pub(super) fn fence(&mut self, now: Nanos) {
         let Some(metadata) = &mut self.metadata else { return };
-        tracing::error!("the volume is lost to this client: too many nodes did not hear of it in time");
+        tracing::error!("the volume is lost to this client: too many nodes were not reached in time");
         metadata.is_fenced = true;
         metadata.joining = None;
         metadata.writes.clear();
@@ -436,7 +488,7 @@ impl Engine {
         }
         for (operation, id) in self.operations.iter_mut().zip(0..) {
             if let Some(operation) = operation {
-                operation.commit_intent();
+                operation.abandon_intent();
                 self.ready.push_back(id);
             }
         }

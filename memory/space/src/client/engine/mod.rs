@@ -13,7 +13,9 @@ mod maintenance;
 mod members;
 mod metadata;
 mod operation;
+mod redo;
 mod redundancy;
+mod replay;
 mod requests;
 mod resume;
 mod runs;
@@ -40,6 +42,7 @@ use super::spill::SpillFile;
 use joining_node::ChunkTag;
 use metadata::MetadataReplication;
 use operation::Operation;
+use redo::RedoLog;
 use redundancy::RedundancyReports;
 use requests::Requests;
 use runs::{RunTag, Runs};
@@ -105,6 +108,9 @@ pub struct Engine {
     recovery_file: Option<RecoveryFile>,
     /// Replication state of the volume metadata; `None` if the address space is not a volume.
     metadata: Option<MetadataReplication>,
+    redo: RedoLog,
+    /// Number of operations that replay pages.
+    replaying: usize,
     /// `true` if the placement has changed and was not stored yet.
     placement_dirty: bool,
     /// Uncertain pages, of which a write failed: checksums of their possible contents besides the recorded one.
@@ -162,6 +168,8 @@ impl Engine {
             seed,
             recovery_file: None,
             metadata: None,
+            redo: RedoLog::default(),
+            replaying: 0,
             placement_dirty: false,
             uncertain_pages: BTreeMap::new(),
             operations: Vec::new(),
@@ -285,6 +293,7 @@ impl Endpoint for Engine {
         if now >= self.next_maintenance_at {
             any |= self.run_maintenance(now);
         }
+        any |= self.start_deferred_runs(now);
         if any
             || polled == Progress::Again
             || self.is_placement_due()

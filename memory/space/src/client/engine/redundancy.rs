@@ -43,13 +43,18 @@ impl Engine {
     /// Returns the redundancy of the address space.
     pub(super) fn redundancy(&self) -> Redundancy {
         let mut redundancy = Redundancy { replicas: self.config.replicas as u32, ..Redundancy::default() };
-        for extent in self.extents.iter().filter(|extent| extent.is_touched) {
+        let used = self.extents.iter().zip(0..).filter(|(extent, _)| extent.is_touched);
+        for (extent, number) in used {
             let has_all = |replica: &&Replica| replica.is_in_sync() && !replica.is_away();
             let in_sync = extent.replicas.iter().filter(has_all).count();
-            let is_copying = !extent.requested_slabs.is_empty()
+            // Not all replicas have the content of a pending page.
+            let first = number * self.pages_per_extent();
+            let is_pending = self.redo.has_pending(first..first + self.pages_per_extent());
+            let is_copying = is_pending
+                || !extent.requested_slabs.is_empty()
                 || extent.replicas.iter().any(|replica| !replica.is_in_sync());
             redundancy.slabs += 1;
-            redundancy.degraded += u32::from(in_sync < self.config.replicas);
+            redundancy.degraded += u32::from(in_sync < self.config.replicas || is_pending);
             redundancy.copying += u32::from(is_copying);
             redundancy.lost += u32::from(extent.replicas.is_empty());
         }

@@ -3,9 +3,12 @@
 //!
 //! A run holds its pages like an operation: later operations wait for them.
 //!
-//! In a volume, one write to each member first stores the entries of the pages of a run. Then the run is written to
-//! one replica at a time: whichever node exits together with the client, another one has the earlier or the new
-//! content of each page.
+//! In a volume, one write to each member first stores the entries of the pages of a run, and one to the node of each
+//! replica its pages in the redo log. Then the run is written to one replica at a time: whichever node exits together
+//! with the client, another one has the earlier or the new content of each page.
+//!
+//! A run is *deferred* while a slab for it is being granted, its placement is being committed, or slots of the redo log
+//! are in use: it holds its pages and starts when that is done.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,6 +18,7 @@ use farcall_io::{Buffer, Direction, Request};
 use farcall_verbs::Nanos;
 
 use super::maintenance::LATE_INTERVAL;
+use super::metadata::OnCommit;
 use super::operation::{Operation, OperationKind};
 use super::requests::Part;
 use super::{Engine, Tag};
@@ -60,10 +64,24 @@ struct Run {
     /// `true` if part of a written run may have been stored.
     was_posted: bool,
     has_failed: bool,
+    /// Number of writes of its intent that are not committed.
+    intent_writes_left: u32,
+    /// Slots of the redo log with its pages.
+    slots: Range<u32>,
     /// Bytes that were read.
     found: Option<Vec<u8>>,
     /// Time at which the sessions of replicas that are still in flight are closed.
     stalled_at: Nanos,
+}
+
+/// Whether a run can start.
+enum RunStart {
+    /// With these replicas.
+    Now(Vec<u32>),
+    /// When a slab was granted or a placement was committed.
+    Later,
+    /// Its pages are operations.
+    Never,
 }
 
 /// Runs in progress, by number.
@@ -71,6 +89,8 @@ struct Run {
 pub(super) struct Runs {
     runs: Vec<Option<Run>>,
     unused: Vec<u32>,
+    /// Written runs that have not started yet, in the order of submission.
+    deferred: Vec<u32>,
 }
 
 impl Runs {
@@ -100,30 +120,24 @@ impl Runs {
     /// Removes a run that has ended.
     fn take(&mut self, id: u32) -> Option<Run> {
         let run = self.runs[id as usize].take();
+        self.deferred.retain(|deferred| *deferred != id);
         self.unused.extend(run.as_ref().map(|_| id));
         run
     }
 }
 
 impl Engine {
-    /// Starts a run with as many of these pages as possible. Returns their number, 0 if there is no run.
+    /// Starts or defers a run with as many of these pages as possible. Returns their number, 0 if there is no run.
     pub(super) fn start_run(&mut self, mut range: RunPages, now: Nanos) -> u64 {
         let first = range.pages.start;
-        let (extent, at) = self.locate(first);
-        let needs_entries = self.metadata.is_some() && !range.is_read;
-        if range.pages.end - first < PAGES_MIN
-            || (needs_entries
-                && (!self.is_placement_committed() || self.is_fenced() || self.extents[extent].is_lost()))
-        {
+        let (_, at) = self.locate(first);
+        if range.pages.end - first < PAGES_MIN {
             return 0;
         }
-        let targets = match range.is_read {
-            true => self.replica_to_read(extent, first / READ_PAGES_MAX).map(|serial| vec![serial]),
-            false => self.write_targets(extent, now),
-        };
-        let can_reach =
-            |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_connected_node);
-        let Some(targets) = targets.filter(|targets| targets.iter().all(can_reach)) else { return 0 };
+        let start = self.run_start(first, range.is_read, now);
+        if matches!(start, RunStart::Never) {
+            return 0;
+        }
         let pool_pages = (self.config.pool_bytes / SHARE_OF_POOL / PAGE_BYTES) as u64;
         let most = if range.is_read { READ_PAGES_MAX } else { WRITTEN_PAGES_MAX };
         let room = (self.pages_per_extent() - at as u64).min(most).min(pool_pages);
@@ -140,8 +154,8 @@ impl Engine {
             true => Bytes::new(),
             false => self.requests.bytes(range.request).slice(range.of_request..range.of_request + len_bytes),
         };
-        let (stalled_at, pages, of_run) = (range.deadline, range.pages.clone(), bytes.clone());
-        let (left, in_flight) = (targets.clone(), Vec::new());
+        let stalled_at = range.deadline;
+        let (targets, left, in_flight) = (Vec::new(), Vec::new(), Vec::new());
         let (was_posted, has_failed, found) = (false, false, None);
         let id = self.runs.begin(Run {
             range,
@@ -151,23 +165,118 @@ impl Engine {
             in_flight,
             was_posted,
             has_failed,
+            intent_writes_left: 0,
+            slots: 0..0,
             found,
             stalled_at,
         });
-        if needs_entries {
-            let sums = pages.clone().zip(of_run.chunks_exact(PAGE_BYTES));
-            let sums: Vec<u64> = sums.map(|(page, bytes)| self.checksums.of(page, bytes)).collect();
-            self.write_run_entries(id, pages, &sums, now);
-        } else {
-            self.post_remaining(id, usize::MAX, now);
+        let has_started = match start {
+            RunStart::Now(targets) => self.start_run_with(id, targets, now),
+            RunStart::Later | RunStart::Never => false,
+        };
+        if !has_started {
+            self.runs.deferred.push(id);
         }
         plain
     }
 
-    /// Starts the writes of a run whose entries all members have.
-    pub(super) fn start_run_writes(&mut self, id: u32, now: Nanos) {
-        // One replica at a time: if the client exits in between, another one is consistent.
-        self.post_remaining(id, 1, now);
+    /// Determines whether a run from the page `first` on can start.
+    fn run_start(&mut self, first: u64, is_read: bool, now: Nanos) -> RunStart {
+        let (extent, _) = self.locate(first);
+        let needs_entries = self.metadata.is_some() && !is_read;
+        if needs_entries && (self.is_fenced() || self.extents[extent].is_lost()) {
+            return RunStart::Never;
+        }
+        let targets = match is_read {
+            true => self.replica_to_read(extent, first / READ_PAGES_MAX).map(|serial| vec![serial]),
+            false => self.write_targets(extent, now),
+        };
+        let Some(targets) = targets else {
+            let is_slab_requested = !is_read && !self.extents[extent].requested_slabs.is_empty();
+            return if is_slab_requested { RunStart::Later } else { RunStart::Never };
+        };
+        let can_reach =
+            |serial: &u32| self.extents[extent].replica(*serial).is_some_and(is_on_connected_node);
+        if !targets.iter().all(can_reach) {
+            RunStart::Never
+        } else if needs_entries && !self.is_placement_committed() {
+            RunStart::Later
+        } else {
+            RunStart::Now(targets)
+        }
+    }
+
+    /// Starts a run with these replicas. Returns `false` if it must wait for slots of the redo log.
+    fn start_run_with(&mut self, id: u32, targets: Vec<u32>, now: Nanos) -> bool {
+        let (is_logged, is_volume) = (self.is_logged(), self.metadata.is_some());
+        let Some(run) = &mut self.runs.runs[id as usize] else { return true };
+        let is_written_to_volume = is_volume && !run.range.is_read;
+        let count = (run.range.pages.end - run.range.pages.start) as usize;
+        if is_logged && is_written_to_volume {
+            let Some(slots) = self.redo.allocate(count) else { return false };
+            run.slots = slots;
+        }
+        (run.left, run.targets) = (targets.clone(), targets);
+        if !is_written_to_volume {
+            self.post_remaining(id, usize::MAX, now);
+            return true;
+        }
+        run.intent_writes_left = 1;
+        let (pages, bytes, slots) = (run.range.pages.clone(), run.bytes.clone(), run.slots.clone());
+        if !slots.is_empty() {
+            let (extent, _) = self.locate(pages.start);
+            let nodes = self.extents[extent].replicas.iter().filter_map(Replica::node).collect();
+            if self.write_redo(nodes, slots.start, bytes.clone(), OnCommit::Run { run: id }, now)
+                && let Some(run) = &mut self.runs.runs[id as usize]
+            {
+                run.intent_writes_left += 1;
+            }
+        }
+        let sums = pages.clone().zip(bytes.chunks_exact(PAGE_BYTES));
+        let sums: Vec<u64> = sums.map(|(page, bytes)| self.checksums.of(page, bytes)).collect();
+        self.write_run_entries(id, pages, &sums, now);
+        true
+    }
+
+    /// Starts deferred runs that can start now. The pages of those that cannot become operations. Returns whether one
+    /// was started or split.
+    pub(super) fn start_deferred_runs(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        for id in self.runs.deferred.clone() {
+            let Some(run) = &self.runs.runs[id as usize] else { continue };
+            let start = match run.range.deadline > now {
+                true => self.run_start(run.range.pages.start, run.range.is_read, now),
+                false => RunStart::Never,
+            };
+            match start {
+                RunStart::Later => continue,
+                RunStart::Now(targets) => {
+                    if !self.start_run_with(id, targets, now) {
+                        continue;
+                    }
+                    self.runs.deferred.retain(|deferred| *deferred != id);
+                }
+                RunStart::Never => {
+                    if let Some(mut run) = self.runs.take(id) {
+                        run.has_failed = true;
+                        self.finish_written_run(run, now);
+                    }
+                }
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Handles one committed write of the intent of a run: its entries at all members, or its pages in the redo log.
+    /// After the last one the run is written in place.
+    pub(super) fn commit_run_intent(&mut self, id: u32, now: Nanos) {
+        let Some(run) = &mut self.runs.runs[id as usize] else { return };
+        run.intent_writes_left -= 1;
+        if run.intent_writes_left == 0 {
+            // One replica at a time: if the client exits in between, another one is consistent.
+            self.post_remaining(id, 1, now);
+        }
     }
 
     /// Starts the I/O of a run with up to `count` of the replicas left.
@@ -187,7 +296,7 @@ impl Engine {
                 && let Some(mut run) = self.runs.take(id as u32)
             {
                 run.has_failed = true;
-                self.finish_written_run(&run, now);
+                self.finish_written_run(run, now);
             }
         }
     }
@@ -257,11 +366,7 @@ impl Engine {
             return self.post_remaining(tag.run, 1, now);
         }
         if let Some(run) = self.runs.take(tag.run) {
-            if run.range.is_read {
-                self.finish_read_run(run, now)
-            } else {
-                self.finish_written_run(&run, now)
-            }
+            if run.range.is_read { self.finish_read_run(run, now) } else { self.finish_written_run(run, now) }
         }
     }
 
@@ -309,18 +414,22 @@ impl Engine {
 
     /// Completes the pages of a written run if all present replicas have them. Otherwise some may have them, and each
     /// page is written again by an operation.
-    fn finish_written_run(&mut self, run: &Run, now: Nanos) {
-        let Run { range, bytes, targets, has_failed, .. } = run;
+    fn finish_written_run(&mut self, run: Run, now: Nanos) {
+        let Run { range, bytes, targets, has_failed, slots, was_posted, .. } = run;
         let (extent, _) = self.locate(range.pages.start);
         let there = self.extents[extent].replicas.iter().map(|replica| &replica.serial);
-        let is_whole = !has_failed && there.eq(targets);
-        self.counts.runs_broken += u64::from(!is_whole);
-        for ((page, part), bytes) in range.parts().zip(bytes.chunks_exact(PAGE_BYTES)) {
-            let (sum, (_, at)) = (self.checksums.of(page, bytes), self.locate(page));
+        let is_whole = !has_failed && there.eq(&targets);
+        self.counts.runs_broken += u64::from(!is_whole && was_posted);
+        for ((page, part), number) in range.parts().zip(0..) {
+            let content = bytes.slice(number * PAGE_BYTES..(number + 1) * PAGE_BYTES);
+            let (sum, (_, at)) = (self.checksums.of(page, &content), self.locate(page));
             if !is_whole {
-                if run.was_posted {
+                if was_posted {
                     // Until then the page holds either content.
                     self.mark_page_uncertain(page, sum);
+                    if let Some(slot) = slots.clone().nth(number) {
+                        self.keep_failed_write(page, content, slot);
+                    }
                 }
                 self.begin_next(Operation::new(page, OperationKind::Write(part), range.deadline));
                 continue;
@@ -333,6 +442,7 @@ impl Engine {
             }
             self.release(page);
         }
+        self.release_slots(slots);
         self.step_ready(now);
     }
 }

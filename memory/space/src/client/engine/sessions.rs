@@ -133,7 +133,7 @@ impl Engine {
             (Call::End, _) => {
                 client.lease = None;
                 self.placement_dirty = true;
-                self.end_session(node, "its lease was given back".to_owned(), now);
+                self.end_session(node, "its lease was returned".to_owned(), now);
             }
             (_, Reply::Done { room, scrubs }) => {
                 client.scrubs.requested = client.scrubs.requested.max(scrubs);

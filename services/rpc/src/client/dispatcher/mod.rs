@@ -47,13 +47,13 @@ pub struct ServerThread {
 ///
 /// ```
 /// # use farcall_rpc::{Call, ClientOptions, Dispatcher, Reply, Server, ServerThread};
-/// # let provider = farcall_softnic::SoftNic::new();
-/// # let server = Server::builder().start(&provider, |_| |call: &Call<'_>, reply: &mut Reply<'_>| {
+/// # let nic = farcall_link::Nic::open(&farcall_softnic::SoftNic::new())?;
+/// # let server = Server::builder().start(&nic, |_| |call: &Call<'_>, reply: &mut Reply<'_>| {
 /// #     reply.extend_from_slice(call.payload());
 /// #     Ok(())
 /// # })?;
 /// let servers = [ServerThread { address: server.address().to_string(), thread: 0 }];
-/// let dispatcher = Dispatcher::start(&provider, &servers, ClientOptions::default())?;
+/// let dispatcher = Dispatcher::start(&nic, &servers, ClientOptions::default())?;
 /// std::thread::scope(|threads| {
 ///     for _ in 0..2 {
 ///         let mut requester = dispatcher.requester(16)?;

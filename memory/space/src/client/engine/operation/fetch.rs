@@ -7,10 +7,8 @@ use super::{Operation, OperationKind, OperationState};
 use crate::client::PAGE_BYTES;
 use crate::client::config::IoError;
 use crate::client::engine::Engine;
+use crate::client::engine::redo::ZEROS;
 use crate::client::extent::Replica;
-
-/// Content of a page that was never written.
-static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// Next step of a fetch.
 enum Fetch {
@@ -149,9 +147,15 @@ impl Engine {
         }
     }
 
-    /// Decides for the earlier content if no in-sync replica has the latest write, which was never acknowledged then.
-    /// A write of the complete page needs neither. Returns whether the bytes are known.
+    /// Decides for the content in the redo log if no in-sync replica has the latest write; without one, for the earlier
+    /// content: the latest write was never acknowledged then. A write of the complete page needs none of these. Returns
+    /// whether the bytes are known.
     fn choose_alternative(&mut self, operation: &mut Operation) -> bool {
+        self.find_zeros(operation.page);
+        if let Some(bytes) = self.redo.content(operation.page) {
+            operation.bytes = Some(bytes);
+            return true;
+        }
         let is_full_write =
             matches!(&operation.kind, OperationKind::Write(part) if part.of_page == (0..PAGE_BYTES));
         let other = operation.alternative.take();
@@ -172,7 +176,10 @@ impl Engine {
             OperationKind::Write(_) => {
                 operation.left = self.differing_replicas(operation);
                 match operation.left.is_empty() {
-                    true => self.merge_written_part(operation),
+                    true => {
+                        self.finish_pending(operation.page);
+                        self.merge_written_part(operation);
+                    }
                     false => operation.state = OperationState::Repairing,
                 }
             }
@@ -182,7 +189,9 @@ impl Engine {
                     operation.left.push(*to);
                 }
             }
-            OperationKind::Read(_) | OperationKind::Scrub { .. } => {
+            // Nothing is changed by a read-only mount.
+            _ if self.is_placement_fixed() => {}
+            OperationKind::Read(_) | OperationKind::Scrub { .. } | OperationKind::Replay => {
                 operation.left.clone_from(&operation.wrong)
             }
         }
@@ -194,7 +203,7 @@ impl Engine {
     /// Returns the in-sync replicas of a volume's page that differ from its content. There are none if no replica has
     /// valid content: the whole page is written then.
     fn differing_replicas(&self, operation: &Operation) -> Vec<u32> {
-        if self.metadata.is_none() || operation.right.is_empty() {
+        if self.metadata.is_none() || (operation.right.is_empty() && !self.redo.is_pending(operation.page)) {
             return Vec::new();
         }
         let (extent, _) = self.locate(operation.page);

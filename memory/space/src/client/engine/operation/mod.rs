@@ -5,6 +5,9 @@
 //! entry replaces the older of the page's two entries, so a replica with the content of that entry would match neither
 //! afterwards.
 //!
+//! New content, and content that is replayed from the redo log, is written in place when its *intent* is committed: its
+//! entry and its copies in the log (`redo.rs`).
+//!
 //! A write completes when every in-sync replica has it. An unreachable replica is waited for until it is reachable
 //! again, until maintenance drops it, or until the deadline of the operation has passed. A failed write leaves the
 //! page *uncertain*: both the earlier and the written content are valid until a read determines which one the page
@@ -18,6 +21,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use farcall_verbs::Nanos;
 
+use super::redo::{RedoLog, ZEROS};
 use super::requests::Part;
 use super::{BACKGROUND_MAX, Engine, PageTag};
 use crate::client::PAGE_BYTES;
@@ -37,6 +41,8 @@ pub(super) enum OperationKind {
     Scrub {
         is_periodic: bool,
     },
+    /// Writes the content that the redo log has to the replicas that lack it.
+    Replay,
 }
 
 /// Progress of an operation.
@@ -77,16 +83,21 @@ pub(super) struct Operation {
     /// `true` if part of a write may have been stored.
     was_posted: bool,
     intent: Intent,
+    /// Replicas to whose nodes the content was written in the redo log, or is being written.
+    logged: Vec<u32>,
+    /// Slot of the redo log with the content of a write; `None` if there is none yet.
+    slot: Option<u32>,
     /// Alternative content of the page, if a replica has it; `with_alternative` are the replicas that do.
     alternative: Option<Bytes>,
     with_alternative: Vec<u32>,
 }
 
-/// State of the metadata entry of a write to a volume.
+/// State of the intent of a write to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intent {
     None,
-    InProgress,
+    /// This number of writes is left.
+    InProgress(u32),
     Committed,
 }
 
@@ -107,6 +118,8 @@ impl Operation {
             stored: Vec::new(),
             was_posted: false,
             intent: Intent::None,
+            logged: Vec::new(),
+            slot: None,
             alternative: None,
             with_alternative: Vec::new(),
         }
@@ -116,18 +129,70 @@ impl Operation {
         self.intent == Intent::Committed
     }
 
-    pub(super) fn is_intent_pending(&self) -> bool {
-        self.intent == Intent::InProgress
+    pub(super) const fn is_intent_pending(&self) -> bool {
+        matches!(self.intent, Intent::InProgress(_))
     }
 
-    pub(super) const fn begin_intent(&mut self) {
-        self.intent = Intent::InProgress;
+    /// Records that this number of writes was started, which include those to the logs of `logged`.
+    pub(super) fn begin_intent(&mut self, writes: u32, mut logged: Vec<u32>) {
+        self.intent = if writes > 0 { Intent::InProgress(writes) } else { Intent::Committed };
+        self.logged.append(&mut logged);
     }
 
-    pub(super) fn commit_intent(&mut self) {
+    /// Records that one of the writes is committed.
+    pub(super) const fn on_intent_write_committed(&mut self) {
+        if let Intent::InProgress(left) = self.intent {
+            self.intent = if left > 1 { Intent::InProgress(left - 1) } else { Intent::Committed };
+        }
+    }
+
+    /// Stops waiting for the writes of the intent.
+    pub(super) const fn abandon_intent(&mut self) {
         if self.is_intent_pending() {
             self.intent = Intent::Committed;
         }
+    }
+
+    /// Returns whether the operation stores new content, and not that which the page has.
+    pub(super) fn stores_new_content(&self) -> bool {
+        self.is_write() && self.state == OperationState::Storing
+    }
+
+    /// Returns whether the operation stores the content of a pending page.
+    pub(super) fn stores_pending(&self, redo: &RedoLog) -> bool {
+        !self.stores_new_content() && redo.is_pending(self.page)
+    }
+
+    /// Returns whether an intent precedes the stores of the operation. None does if they repair replicas that are
+    /// damaged: another replica has the content, and the page is lost without that anyway.
+    pub(super) fn needs_intent(&self, redo: &RedoLog) -> bool {
+        self.stores_new_content() || self.stores_pending(redo)
+    }
+
+    /// Returns whether possibly some members have an intent of new content.
+    fn has_new_intent(&self) -> bool {
+        self.stores_new_content() && self.intent != Intent::None
+    }
+
+    /// Returns the replicas that are left to be written, and whose nodes lack the content in their redo log.
+    pub(super) fn unlogged(&self) -> Vec<u32> {
+        self.left.iter().filter(|serial| !self.logged.contains(serial)).copied().collect()
+    }
+
+    pub(super) fn content(&self) -> Bytes {
+        self.bytes.clone().unwrap_or_default()
+    }
+
+    pub(super) fn stores_zeros(&self) -> bool {
+        self.bytes().is_some_and(|bytes| bytes == ZEROS)
+    }
+
+    pub(super) const fn slot(&self) -> Option<u32> {
+        self.slot
+    }
+
+    pub(super) const fn set_slot(&mut self, slot: u32) {
+        self.slot = Some(slot);
     }
 
     pub(super) const fn kind(&self) -> &OperationKind {
@@ -272,9 +337,11 @@ impl Engine {
     /// Completes an operation and releases its page.
     fn finish(&mut self, id: u32, mut operation: Operation, result: Result<(), IoError>) {
         let page = operation.page;
-        if operation.is_write() && result.is_err() && operation.was_posted {
+        let is_intended = operation.has_new_intent() && self.is_logged();
+        if operation.is_write() && result.is_err() && (operation.was_posted || is_intended) {
             self.mark_failed_write(&operation);
         }
+        self.release_slots(operation.slot);
         self.counts.lost += u64::from(matches!(result, Err(IoError::Lost { .. })));
         self.count_repairs(&operation);
         let bytes = operation.bytes.take().unwrap_or_default();
@@ -298,6 +365,7 @@ impl Engine {
                 self.background -= 1;
                 self.page_scrubbed(*is_periodic);
             }
+            OperationKind::Replay => self.page_replayed(),
         }
         self.unused.push(id);
         self.release(page);

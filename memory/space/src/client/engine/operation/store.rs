@@ -2,7 +2,7 @@
 
 use farcall_verbs::Nanos;
 
-use super::{Operation, OperationKind, OperationState};
+use super::{Intent, Operation, OperationKind, OperationState};
 use crate::client::config::IoError;
 use crate::client::engine::Engine;
 use crate::client::extent::Replica;
@@ -21,10 +21,12 @@ impl Engine {
         now: Nanos,
     ) -> Option<Result<(), IoError>> {
         if !self.store_left(id, operation, now) {
-            return self.wait_for_extent(id, operation);
+            return if operation.is_intent_pending() { None } else { self.wait_for_extent(id, operation) };
         }
         let (extent, at) = self.locate(operation.page);
         self.extents[extent].pages.resolve(at);
+        self.finish_pending(operation.page);
+        (operation.intent, operation.logged) = (Intent::None, Vec::new());
         self.count_repairs(operation);
         operation.wrong.retain(|serial| !operation.stored.contains(serial));
         operation.right.append(&mut operation.stored);
@@ -59,14 +61,11 @@ impl Engine {
             if !operation.is_intent_committed() && operation.is_late {
                 return Some(Err(IoError::Unreachable { page: operation.page }));
             }
-            if !self.write_page_entry(id, operation, now) {
-                return None;
-            }
         }
         if self.store_left(id, operation, now) {
             return self.finish_store(id, operation, now);
         }
-        if !operation.in_flight.is_empty() {
+        if !operation.in_flight.is_empty() || operation.is_intent_pending() {
             return None;
         }
         // The request has its result. The next read tries a failed repair again.
@@ -87,6 +86,10 @@ impl Engine {
         let (extent, _) = self.locate(operation.page);
         let extent = &self.extents[extent];
         operation.left.retain(|serial| extent.replica(*serial).is_some());
+        if !operation.left.is_empty() && !self.commit_intent(id, operation, now) {
+            return false;
+        }
+        let extent = &self.extents[self.locate(operation.page).0];
         let is_reachable = |serial: &&u32| extent.replica(**serial).is_some_and(Replica::is_reachable);
         let next = operation.left.iter().take(at_once);
         let to: Vec<u32> = next.filter(is_reachable).copied().collect();
@@ -110,6 +113,7 @@ impl Engine {
         let (extent, at) = self.locate(operation.page);
         if !operation.is_write() {
             self.extents[extent].pages.resolve(at);
+            self.finish_pending(operation.page);
             return Some(Ok(()));
         }
         let extent = &self.extents[extent];
@@ -146,6 +150,9 @@ impl Engine {
     /// neither.
     pub(super) fn mark_failed_write(&mut self, operation: &Operation) {
         self.mark_page_uncertain(operation.page, self.checksum_of(operation));
+        if let Some(slot) = operation.slot {
+            self.keep_failed_write(operation.page, operation.content(), slot);
+        }
     }
 
     /// Marks a page as uncertain: it holds its earlier content or the one with the checksum `sum`.

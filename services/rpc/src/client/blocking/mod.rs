@@ -1,5 +1,7 @@
 //! The blocking client: blocking calls, and windows of outstanding calls.
 
+mod waiting;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -11,7 +13,6 @@ use farcall_verbs::{Clock, Nanos, WaitSet};
 use super::erased::{AnyCaller, any_caller};
 use super::preset_fallback::{PresetFallback, names_no_thread};
 use super::session::Session;
-use super::waiting::CHECK_PERIOD;
 use super::{ClientOptions, PerCall, TURNS};
 use crate::caller::{BatchCaller, CallId, CallOptions, Caller, Completion};
 use crate::config::CallerConfig;
@@ -20,6 +21,7 @@ use crate::error::{Broken, CallError, ConnectError};
 use crate::paths::Path;
 use crate::tune::{Decision, LinkProfile};
 use crate::wire::Status;
+use waiting::CHECK_PERIOD;
 
 /// Pause between calls after which the bootstrap connection is checked before the next call.
 const CHECK_AFTER_PAUSE: Duration = Duration::from_millis(5);

@@ -1,21 +1,27 @@
 //! Service of one connection: a bounded number of its messages is read, executed and answered.
 
+mod batch;
+mod execute;
+
 use std::sync::Arc;
 
 use farcall_stats::{Block, Times};
 use farcall_verbs::{Clock, Nanos};
 
 use super::buffered::BufferedTotal;
-use super::deferred::DeferredCalls;
+use super::deferred_calls::DeferredCalls;
 use super::deferred_ready::ReadyDeferredCalls;
-use super::execute::Answer;
-use super::parts::Part;
-use super::shared_ud_qp::SharedUdQp;
-use super::{Handler, ServerConnection};
+use super::handler::Handler;
+use super::parts::{Part, part_numbers};
+use super::session::Session;
+use super::{DedicatedQp, ServerConnection, SharedUdQp};
 use crate::config::ResponderConfig;
 use crate::counters::Counters;
 use crate::paths::{DatagramReply, Path, RequestPath, ResponsePath, ServerReply};
-use crate::wire::{CallBase, Form, Mode, RequestFlags, RequestHeader, Status};
+use crate::wire::{
+    CallBase, Form, Imm, Mode, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags, Status,
+};
+use execute::Answer;
 
 /// Result of serving a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +151,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         let answer = if header.flags.intersects(NO_WHOLE_CALL) {
             self.serve_partial(end, &header, now)
         } else {
-            end.session.assembly = None;
+            end.session.incoming.discard();
             self.execute(end, &header, None, now)
         };
         let answer = match answer {
@@ -173,6 +179,30 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         is_woken
     }
 
+    /// Wakes the client if a wake-up is due. Over UD the wake-up is a repetition of the newest response. Returns
+    /// `false` if the send queue had no room.
+    pub(super) fn wake_client(&mut self, end: &mut ServerConnection) -> bool {
+        if !end.notify_due {
+            return true;
+        }
+        let newest = end.session.expect.before();
+        if let Some(DedicatedQp { connection, replies, .. }) = &mut end.dedicated_qp {
+            if connection.room() == 0 {
+                return false;
+            }
+            // An error here means a queue pair in the error state, which its completions report.
+            let _ = connection.kick(replies, Imm::Answered.encode());
+        } else {
+            if !DatagramReply::can_respond(end, &self.shared_ud_qp, newest) {
+                return false;
+            }
+            DatagramReply::respond(end, &mut self.shared_ud_qp, newest, Mode::Reply, true, &self.counters);
+        }
+        self.counters.answers_told.increment();
+        end.notify_due = false;
+        true
+    }
+
     /// Handles a message that is not a complete call.
     #[cold]
     fn serve_partial(
@@ -187,10 +217,69 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         if header.flags.contains(RequestFlags::COLLECT) {
             return self.collect(end, header);
         }
-        match self.take_part(end, header, now)? {
-            Part::Answer(answer) => Ok(answer),
+        let payload = &self.message[header.first().request_header_bytes()..];
+        let incoming = &mut end.session.incoming;
+        match incoming.take_part(header, payload, &self.config, &self.buffered, now)? {
+            Part::Acknowledged => Ok(Answer::ACK),
+            Part::Refused(status, text) => Ok(self.refuse(end, status, &text)),
             Part::Last(whole) => self.execute(end, header, Some(whole), now),
         }
+    }
+
+    /// Returns a segment of a stored result, or releases the result.
+    fn continue_result(
+        &mut self,
+        end: &mut ServerConnection,
+        header: &RequestHeader,
+    ) -> Result<Answer, String> {
+        let (offset, longest, rest) = part_numbers(&self.message[header.first().request_header_bytes()..])?;
+        if !rest.is_empty() {
+            return Err(format!("message {}: a continuation with a payload", header.seq.0));
+        }
+        let session = &mut end.session;
+        if header.flags.contains(RequestFlags::CANCEL) {
+            if !session.retained.release(header.call_id) && session.deferred.cancel(header.call_id) {
+                self.counters.cancelled.increment();
+            }
+            return Ok(Answer::ACK);
+        }
+        let Some(bytes) = session.retained.get(header.call_id) else {
+            return Ok(self.refuse(end, Status::RESULT_GONE, ""));
+        };
+        let total_bytes = bytes.len();
+        if offset > total_bytes {
+            return Err(format!("message {}: asks for byte {offset} of {total_bytes}", header.seq.0));
+        }
+        let len_bytes = longest.min(session.responses.capacity()).min(total_bytes - offset);
+        let at = session.responses.offset(header.seq) + RESPONSE_HEADER_BYTES;
+        session.results.copy_in(at, &bytes[offset..offset + len_bytes]);
+        let is_last = offset + len_bytes == total_bytes;
+        if is_last {
+            // The last segments are in slots, which retain them until the client has received them.
+            session.retained.release(header.call_id);
+        }
+        let flags = if is_last { ResponseFlags::empty() } else { ResponseFlags::MORE };
+        Ok(Answer { flags, ..Answer::ok(len_bytes, total_bytes) })
+    }
+
+    /// Returns the results of answered calls, as many as fit into the slot.
+    fn collect(&mut self, end: &mut ServerConnection, header: &RequestHeader) -> Result<Answer, String> {
+        if header.len_bytes > 0 {
+            return Err(format!("message {}: collects, with a payload", header.seq.0));
+        }
+        if header.mode() != Mode::Fetch {
+            // The wake-up is for answers that are not given yet. The client requests answers that do not fit again at
+            // once.
+            end.enable_notify();
+        }
+        let Session { responses, results, retained, deferred, .. } = &mut end.session;
+        let result_bytes_max = self.config.result_bytes_max as usize;
+        let retain = |call_id, bytes| retained.push(call_id, bytes);
+        deferred.collect(&mut self.spill, responses.capacity(), &self.buffered, result_bytes_max, retain);
+        results.copy_in(responses.offset(header.seq) + RESPONSE_HEADER_BYTES, &self.spill);
+        let len_bytes = self.spill.len();
+        self.spill.clear();
+        Ok(Answer::ok(len_bytes, len_bytes))
     }
 
     #[cold]

@@ -2,9 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::execute::panic_text;
-use super::{Call, Handler, HandlerError, Reply};
 use crate::counters::Counters;
+use crate::error::HandlerError;
+use crate::responder::handler::{Call, Handler, Reply, panic_text};
 use crate::wire::Status;
 use crate::wire::batch::{BatchedCalls, ENTRY_HEAD_BYTES};
 

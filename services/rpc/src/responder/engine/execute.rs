@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use farcall_verbs::{Clock, Nanos};
 
-use super::batch;
-use super::collect::DeferredCall;
-use super::deferred::{HandlerDisposition, Pending};
-use super::handler::ResultBuffer;
-use super::serve::Engine;
-use super::session::Assembly;
-use super::{Call, Handler, HandlerError, Reply, ServerConnection};
+use super::{Engine, batch};
+use crate::error::HandlerError;
 use crate::paths::ResponsePath;
+use crate::responder::ServerConnection;
+use crate::responder::deferred::Pending;
+use crate::responder::deferred_calls::{DeferredCall, HandlerDisposition};
+use crate::responder::handler::{Call, Handler, Reply, ResultBuffer, panic_text};
+use crate::responder::parts::LongRequest;
 use crate::wire::batch::BatchedCalls;
 use crate::wire::{
     Mode, RESPONSE_HEADER_BYTES, RequestFlags, RequestHeader, ResponseFlags, ResponseHeader, Seq, Status,
@@ -50,7 +50,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         &mut self,
         end: &mut ServerConnection,
         header: &RequestHeader,
-        whole: Option<Assembly>,
+        whole: Option<LongRequest>,
         now: Nanos,
     ) -> Result<Answer, String> {
         let began = whole.as_ref().map_or(now, |whole| whole.began);
@@ -96,8 +96,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         let (in_slot, overflown) = (reply.in_slot(), reply.has_overflowed());
         let late = reply.take_late();
         let call = (header.call_id, call.deadline);
-        let is_later =
-            !late.is_empty() || !matches!(self.deferred_calls.disposition, HandlerDisposition::Immediate);
+        let is_later = !late.is_empty() || !self.deferred_calls.is_immediate();
         let later = match (&outcome, is_later) {
             (_, false) => None,
             (Ok(Ok(())), true) => self.later(end, call, late, in_slot),
@@ -148,6 +147,26 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         Some(self.store_deferred(end, DeferredCall::batch(call_id, deadline, results, late)))
     }
 
+    /// Returns the state of the current call if the handler has deferred it.
+    #[cold]
+    fn take_deferred(&mut self) -> Option<Arc<Pending>> {
+        match self.deferred_calls.take_disposition() {
+            HandlerDisposition::Immediate => None,
+            HandlerDisposition::Deferred(pending) => Some(pending),
+            HandlerDisposition::Refused => {
+                self.counters.deferrals_refused.increment();
+                None
+            }
+        }
+    }
+
+    /// Stores a call until it is answered and collected.
+    fn store_deferred(&mut self, end: &mut ServerConnection, call: DeferredCall) -> Answer {
+        self.counters.deferred.add(call.calls() as u64);
+        self.deferred_calls.store(&mut end.session.deferred, call);
+        Answer { status: Status::DEFERRED, ..Answer::ACK }
+    }
+
     /// Checks whether a call may be executed.
     #[inline]
     fn admit(
@@ -171,7 +190,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
         if buffered > self.config.buffers_bytes_max {
             return Err((Status::OVERLOADED, format!("{buffered} bytes are kept for all clients")));
         }
-        let retained = end.session.retained_bytes;
+        let retained = end.session.retained.bytes();
         if retained > self.config.retained_bytes_max {
             return Err((Status::OVERLOADED, format!("{retained} bytes of results are kept")));
         }
@@ -193,7 +212,7 @@ impl<H: Handler, C: Clock> Engine<H, C> {
             self.spill.clear();
             return Answer::ok(len_bytes, total_bytes);
         }
-        session.retain(call_id, self.buffered.count(std::mem::take(&mut self.spill)));
+        session.retained.push(call_id, self.buffered.count(std::mem::take(&mut self.spill)));
         Answer { flags: ResponseFlags::MORE, ..Answer::ok(len_bytes, total_bytes) }
     }
 
@@ -275,12 +294,4 @@ fn deadline(began: Nanos, deadline_us: u32) -> Option<Nanos> {
 #[inline]
 fn time_units(worked: Duration) -> u16 {
     u16::try_from((worked.as_nanos() as u64).div_ceil(TIME_UNIT_NS)).unwrap_or(u16::MAX).max(1)
-}
-
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a panic without a text")
 }

@@ -1,11 +1,12 @@
 //! Parser of command lines.
 
-use super::admin;
+mod admin;
+
+use super::change::Change;
 use super::meta_flags::{Meta, MetaKind};
 use super::refusal::{BAD_DELETE, BAD_DELTA, BAD_EXPTIME, BAD_FORMAT, ERROR, OK, Refusal};
 use super::stats::{Report, VERSION_LINE};
-use super::target::Change;
-use super::text::{Exptime, counter, last_token, next_token, number, number32};
+use super::text::{Exptime, block_bytes, counter, last_token, next_token, number, number32};
 use crate::key::KEY_MAX_BYTES;
 use crate::store::{Counter, PutMode};
 
@@ -179,7 +180,7 @@ pub(super) fn retrieval<'a>(verb: &[u8]) -> Command<'a> {
 }
 
 /// Returns a key of valid length.
-pub(super) fn key(token: &[u8]) -> Result<&[u8], Refusal> {
+fn key(token: &[u8]) -> Result<&[u8], Refusal> {
     match token.len() {
         0 => Err(ERROR.into()),
         1..=KEY_MAX_BYTES => Ok(token),
@@ -188,7 +189,7 @@ pub(super) fn key(token: &[u8]) -> Result<&[u8], Refusal> {
 }
 
 /// Returns the `N` fields of a command, and whether `noreply` follows them.
-pub(super) fn fields<const N: usize>(mut rest: &[u8]) -> Result<([&[u8]; N], bool), Refusal> {
+fn fields<const N: usize>(mut rest: &[u8]) -> Result<([&[u8]; N], bool), Refusal> {
     let fields = std::array::from_fn(|_| next_token(&mut rest));
     let last = next_token(&mut rest);
     let too_few = fields.last().is_some_and(|field: &&[u8]| field.is_empty());
@@ -228,12 +229,6 @@ fn store_line<'a>(
     Ok(Command::Store(StoreLine { key, mode, flags, exptime, len_bytes, compare_cas, noreply }))
 }
 
-/// Parses the length of a data block. Lengths that memcached refuses are refused, too, and nothing is skipped then.
-pub(super) fn block_bytes(token: &[u8]) -> Result<u64, Refusal> {
-    const MAX: u64 = i32::MAX as u64 - 2;
-    number(token).filter(|&bytes| bytes <= MAX).ok_or(BAD_FORMAT.into())
-}
-
 fn delete(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
     let key_token = next_token(&mut rest);
     // Old clients send a time of zero.
@@ -271,6 +266,6 @@ fn flush_all(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
 }
 
 /// Returns the reply, or an empty one after `noreply`.
-pub(super) fn unless(noreply: bool, reply: &'static [u8]) -> &'static [u8] {
+fn unless(noreply: bool, reply: &'static [u8]) -> &'static [u8] {
     if noreply { b"" } else { reply }
 }

@@ -6,8 +6,8 @@ use farcall_drive::{arm_then_poll, sleep_on};
 use farcall_verbs::{Clock, Nanos, Progress};
 
 use super::ClientOf;
-use super::erased::AnyCaller;
-use super::session::ReconnectAction;
+use crate::client::erased::AnyCaller;
+use crate::client::session::ReconnectAction;
 
 /// Interval between checks of the bootstrap connection while there are no results. A check costs a system call.
 pub(super) const CHECK_PERIOD: Duration = Duration::from_millis(1);

@@ -1,11 +1,11 @@
 //! The administrative commands of memcached. Commands without a counterpart here are refused as by a memcached in
 //! which they are disabled.
 
-use super::command::{Command, fields, unless};
-use super::refusal::{BAD_FORMAT, ERROR, OK, Refusal};
-use super::stats::Report;
-use super::target::Change;
-use super::text::{last_token, next_token, number32};
+use super::{Command, fields, unless};
+use crate::memcached::change::Change;
+use crate::memcached::refusal::{BAD_FORMAT, ERROR, OK, Refusal};
+use crate::memcached::stats::Report;
+use crate::memcached::text::{last_token, next_token, number32};
 
 pub(super) fn stats(mut rest: &[u8]) -> Result<Command<'_>, Refusal> {
     Ok(match next_token(&mut rest) {
