@@ -3,10 +3,10 @@
 //!
 //! An input contains the bytes of a client half; `@` at its start stands for the greeting of this release.
 
-use farcall_bench::peer::foreign::{Wished, greeting, is_an_answer, wished_by};
+use farcall_bench::peer::fuzzing::{ParsedRequest, greeting, is_an_answer, parse_request};
 
 /// Maximum length of a request in bytes.
-const WISH_LEN_BYTES_MAX: usize = 64 << 10;
+const REQUEST_LEN_BYTES_MAX: usize = 64 << 10;
 /// Arguments of a server other than numbers and addresses.
 const WORDS: [&str; 21] = [
     "--json",
@@ -38,10 +38,10 @@ pub fn run(input: &[u8]) {
         Some((b'@', rest)) => [greeting().as_bytes(), rest].concat(),
         _ => input.to_vec(),
     };
-    match wished_by(&said) {
-        Wished::Refused | Wished::Answered => {}
-        Wished::Peer(task_bytes) => assert!(task_bytes <= 2 * WISH_LEN_BYTES_MAX, "{task_bytes}"),
-        Wished::Server(args) => {
+    match parse_request(&said) {
+        ParsedRequest::Refused | ParsedRequest::Answered => {}
+        ParsedRequest::Peer(task_bytes) => assert!(task_bytes <= 2 * REQUEST_LEN_BYTES_MAX, "{task_bytes}"),
+        ParsedRequest::Server(args) => {
             for arg in args {
                 let is_number = !arg.is_empty() && arg.bytes().all(|byte| byte.is_ascii_digit());
                 assert!(is_number || WORDS.contains(&arg.as_str()), "{arg:?}");

@@ -57,7 +57,7 @@ impl Advise {
         let job =
             Job { request_bytes: self.request, response_bytes: self.response, process_us: self.process_us };
         let (clients, window) = (self.clients, self.window);
-        let plan = AdvisePlan { stage: self.repeat.env(0)?, chosen: selected, profile, job, clients, window };
+        let plan = AdvisePlan { env: self.repeat.env(0)?, chosen: selected, profile, job, clients, window };
         bench_args::run_self_warning(console, &HtmlArg::default(), |progress| {
             advise::run(&plan, progress).map_err(|error| {
                 Failure::because("cannot measure the presets", &*error)

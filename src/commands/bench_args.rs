@@ -5,7 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use crate::whole_file;
 use clap::{Args, ValueEnum};
-use farcall_bench::experiments::{Progress, Stage};
+use farcall_bench::experiments::{Progress, ExperimentEnv};
 use farcall_bench::measure::contention_warning;
 use farcall_bench::report::{Report, Wide};
 use std::path::PathBuf;
@@ -43,8 +43,8 @@ impl RepetitionArgs {
     ///
     /// # Errors
     /// If the system does not report the permitted cores.
-    pub fn env(&self, seed: u64) -> Result<Stage, Failure> {
-        Stage::new(self.repetitions, Duration::from_millis(self.duration_ms), seed)
+    pub fn env(&self, seed: u64) -> Result<ExperimentEnv, Failure> {
+        ExperimentEnv::new(self.repetitions, Duration::from_millis(self.duration_ms), seed)
             .map_err(|error| Failure::because("cannot prepare the measurement", &error))
     }
 }

@@ -9,7 +9,7 @@ use crate::open_files;
 use crate::signals::StopFlag;
 use clap::Args;
 use farcall::rpc::tune::Peer;
-use farcall_bench::experiments::Stage;
+use farcall_bench::experiments::ExperimentEnv;
 use farcall_bench::peer::{Listener, PeerError, Run};
 use serde_json::json;
 use std::net::SocketAddr;
@@ -33,11 +33,11 @@ impl RemoteArgs {
     ///
     /// # Errors
     /// If there is no such server half, or it is busy.
-    pub fn env(&self, repeat: &RepetitionArgs, seed: u64) -> Result<Stage, Failure> {
-        let stage = repeat.env(seed)?;
-        let Some(address) = self.connect else { return Ok(stage) };
+    pub fn env(&self, repeat: &RepetitionArgs, seed: u64) -> Result<ExperimentEnv, Failure> {
+        let env = repeat.env(seed)?;
+        let Some(address) = self.connect else { return Ok(env) };
         let run = Run::begin(address).map_err(|error| cannot_begin(&error, address))?;
-        Ok(stage.with_server_half(run))
+        Ok(env.with_server_half(run))
     }
 
     /// Returns whether this process measures against a server half.
@@ -73,14 +73,14 @@ impl RemoteArgs {
 }
 
 /// Returns the failure of a measurement; mentions a server half that was lost.
-pub fn cannot_measure(what: &str, error: &(dyn std::error::Error + 'static), stage: &Stage) -> Failure {
+pub fn cannot_measure(what: &str, error: &(dyn std::error::Error + 'static), env: &ExperimentEnv) -> Failure {
     let failure = Failure::because(what, error);
-    match stage.server_half() {
+    match env.server_half() {
         Some(run) if run.is_lost() => {
-            let address = run.far().address();
+            let address = run.agent().address();
             failure.at(format!("the server half at {address} is gone")).exit(Exit::Unreachable)
         }
-        Some(run) => failure.at(run.far().address()).remedy("read the messages of the server half"),
+        Some(run) => failure.at(run.agent().address()).remedy("read the messages of the server half"),
         None => failure.remedy("find out what is missing: farcall doctor"),
     }
 }

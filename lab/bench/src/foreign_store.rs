@@ -64,7 +64,7 @@ impl ForeignStore {
         text.unwrap_or_else(|error| format!("unknown: {error}"))
     }
 
-    /// Returns the arguments of the server program that serves at `at`.
+    /// Returns the arguments that start the server at the addresses in `at`.
     pub(crate) fn args(self, at: &Ready, memory_bytes: u64) -> Vec<String> {
         let host_and_port = at.tcp.first().and_then(|address| address.rsplit_once(':'));
         let path = at.unix.first().map(|path| path.to_string_lossy().into_owned());

@@ -1,9 +1,9 @@
 //! Other designs of stores to compare with, whose clients execute a GET by RDMA READs.
 
+use farcall::rpc::{Server, ServerError};
 use farcall_kv::bypass::{BypassConfig, serve};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::Nic;
-use farcall_rpc::{Server, ServerError};
 use farcall_verbs::Error;
 use serde::{Deserialize, Serialize};
 

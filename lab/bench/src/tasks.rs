@@ -9,10 +9,10 @@ use crate::experiments::own_syscalls::TraceParent;
 #[cfg(feature = "verbs")]
 use crate::files::EmptyFiles;
 #[cfg(feature = "verbs")]
-use crate::grpc::{CrowdServer, GrpcServer, YcsbServer};
+use crate::grpc::{ClientPoolServer, GrpcServer, YcsbServer};
 use crate::peer::{Order, PeerError, PeerTask};
 #[cfg(feature = "verbs")]
-use crate::remio::Donor;
+use crate::remio::MemoryServer;
 #[cfg(feature = "verbs")]
 use crate::rnic::{Initiator, Issuer, OneOfMany, Target, echo::EchoServer};
 #[cfg(feature = "verbs")]
@@ -48,11 +48,11 @@ pub fn run_peer() -> Result<(), PeerError> {
         #[cfg(feature = "verbs")]
         GrpcServer::KIND => order.run::<GrpcServer>(),
         #[cfg(feature = "verbs")]
-        CrowdServer::KIND => order.run::<CrowdServer>(),
+        ClientPoolServer::KIND => order.run::<ClientPoolServer>(),
         #[cfg(feature = "verbs")]
         YcsbServer::KIND => order.run::<YcsbServer>(),
         #[cfg(feature = "verbs")]
-        Donor::KIND => order.run::<Donor>(),
+        MemoryServer::KIND => order.run::<MemoryServer>(),
         #[cfg(feature = "verbs")]
         EmptyFiles::KIND => order.run::<EmptyFiles>(),
         _ => Err(PeerError::Task("of another version")),
@@ -62,7 +62,7 @@ pub fn run_peer() -> Result<(), PeerError> {
 /// Returns whether a server half accepts tasks of this kind from another host: only the serving ends of measurements.
 #[cfg(feature = "verbs")]
 pub(crate) fn is_done_for_others(kind: &str) -> bool {
-    [Target::KIND, Issuer::KIND, EchoServer::KIND, Donor::KIND, streams::Server::KIND].contains(&kind)
+    [Target::KIND, Issuer::KIND, EchoServer::KIND, MemoryServer::KIND, streams::Server::KIND].contains(&kind)
 }
 
 #[cfg(not(feature = "verbs"))]

@@ -9,7 +9,7 @@ use clap::Args;
 use farcall_bench::experiments::grpc_calls::{self, GrpcPlan};
 use farcall_bench::experiments::grpc_ycsb::{self, YcsbPlan};
 use farcall_bench::grpc::Preset;
-use farcall_bench::streams::Way;
+use farcall_bench::streams::WaitMode;
 use farcall_bench::workload::Workload;
 
 /// Measure gRPC calls over TCP and over streams, with and without HTTP/2.
@@ -66,11 +66,11 @@ const PRESETS: [NamedValue<Preset>; 8] = [
     (Preset::Http2, "http2", "HTTP/2 over a stream"),
     (Preset::Native, "native", "Frames over a stream, without HTTP/2"),
     (Preset::Direct, "direct", "Like native, with unary methods that do not use the codec of tonic"),
-    (Preset::Waits(Way::Bp), "bp", "Like native; one thread polls the connection"),
-    (Preset::Waits(Way::Bpts), "bpts", "Like native; one thread polls all connections in turn"),
-    (Preset::Waits(Way::Event), "event", "Like native; both ends sleep until an event"),
+    (Preset::Waits(WaitMode::Bp), "bp", "Like native; one thread polls the connection"),
+    (Preset::Waits(WaitMode::Bpts), "bpts", "Like native; one thread polls all connections in turn"),
+    (Preset::Waits(WaitMode::Event), "event", "Like native; both ends sleep until an event"),
     (
-        Preset::Waits(Way::Bpev),
+        Preset::Waits(WaitMode::Bpev),
         "bpev",
         "Like native; both ends poll for some time, then sleep; a poller wakes the server",
     ),
@@ -94,7 +94,7 @@ impl GrpcBench {
         if !self.workload.is_empty() {
             return self.run_workloads(console);
         }
-        let plan = GrpcPlan { stage: self.repeat.env(0)?, chosen: self.nic.open()?, presets: self.presets };
+        let plan = GrpcPlan { env: self.repeat.env(0)?, chosen: self.nic.open()?, presets: self.presets };
         bench_args::run(console, |progress| {
             grpc_calls::run(&plan, progress).map_err(|error| {
                 Failure::because("cannot measure gRPC", &*error)
@@ -105,7 +105,7 @@ impl GrpcBench {
 
     fn run_workloads(self, console: Console) -> Result<Exit, Failure> {
         let plan = YcsbPlan {
-            stage: self.repeat.env(self.seed)?,
+            env: self.repeat.env(self.seed)?,
             chosen: self.nic.open()?,
             presets: self.presets,
             workloads: self.workload,

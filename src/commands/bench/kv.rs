@@ -12,7 +12,7 @@ use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::kv_main::busy::{self, KvBusyPlan};
 use farcall_bench::experiments::kv_main::{self, FrontEnd, KvMainPlan};
-use farcall_bench::experiments::{Reach, Stage};
+use farcall_bench::experiments::{Reach, ExperimentEnv};
 use farcall_bench::foreign_store::{ForeignStore, Socket};
 use farcall_bench::rivals::Rival;
 use farcall_bench::workload::{Distribution, RecordShape, Workload};
@@ -137,28 +137,28 @@ impl KvBench {
         if let Some(exit) = self.remote.serve(console, &self.nic)? {
             return Ok(exit);
         }
-        let stage = self.remote.env(&self.repeat, self.seed)?;
+        let env = self.remote.env(&self.repeat, self.seed)?;
         if !self.busy.is_empty() {
-            return self.run_busy(console, stage);
+            return self.run_busy(console, env);
         }
-        let plan = self.plan(stage)?;
+        let plan = self.plan(env)?;
         bench_args::run_self_warning(console, &self.html, |progress| {
             kv_main::run(&plan, progress)
-                .map_err(|error| cannot_measure("cannot measure the key-value service", &*error, &plan.stage))
+                .map_err(|error| cannot_measure("cannot measure the key-value service", &*error, &plan.env))
         })
     }
 
-    fn run_busy(&self, console: Console, stage: Stage) -> Result<Exit, Failure> {
+    fn run_busy(&self, console: Console, env: ExperimentEnv) -> Result<Exit, Failure> {
         let nic = self.nic.open()?.selection;
-        let plan = KvBusyPlan { stage, nic, programs: self.busy.clone() };
+        let plan = KvBusyPlan { env, nic, programs: self.busy.clone() };
         bench_args::run_with_html(console, &self.html, |progress| {
             busy::run(&plan, progress).map_err(|error| {
-                cannot_measure("cannot measure the key-value service on busy cores", &*error, &plan.stage)
+                cannot_measure("cannot measure the key-value service on busy cores", &*error, &plan.env)
             })
         })
     }
 
-    fn plan(&self, stage: Stage) -> Result<KvMainPlan, Failure> {
+    fn plan(&self, env: ExperimentEnv) -> Result<KvMainPlan, Failure> {
         let ValueLens(min, max) = self.value_len;
         let values = min.into()..=max.into();
         let shape = RecordShape::with_values(self.key_len.into(), values).map_err(|error| {
@@ -168,7 +168,7 @@ impl KvBench {
         let profile = self.profile.read(&selected, self.remote.peer())?;
         let mut front_ends = vec![FrontEnd::Tcp];
         // A Unix socket works only on one host.
-        front_ends.extend(stage.server_half().is_none().then_some(FrontEnd::Unix));
+        front_ends.extend(env.server_half().is_none().then_some(FrontEnd::Unix));
         for store in OTHER_STORES.iter().map(|choice| choice.0).filter(|store| self.against.contains(store)) {
             front_ends.extend(Socket::ALL.map(|socket| FrontEnd::Foreign(store, socket)));
         }
@@ -181,7 +181,7 @@ impl KvBench {
         let with_distribution =
             |workload: Workload| (workload, self.distribution.unwrap_or_else(|| workload.distribution()));
         Ok(KvMainPlan {
-            stage,
+            env,
             records: self.records.into(),
             shape,
             workloads: workloads.into_iter().map(with_distribution).collect(),

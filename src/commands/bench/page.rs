@@ -6,7 +6,7 @@ use crate::console::{Console, spinner};
 use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use clap::Args;
-use farcall_bench::experiments::Stage;
+use farcall_bench::experiments::ExperimentEnv;
 use farcall_bench::paged::swap_faults::{self, AreaFaults, SwapFaultsPlan};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl PageBench {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let selected = self.nic.open()?;
         // The touches determine the duration of a round.
-        let stage = Stage::new(self.repetitions, Duration::ZERO, self.seed)
+        let env = ExperimentEnv::new(self.repetitions, Duration::ZERO, self.seed)
             .map_err(|error| Failure::because("cannot prepare the measurement", &error))?;
         let plan = SwapFaultsPlan {
             size_bytes: self.size,
@@ -61,7 +61,7 @@ impl PageBench {
             seed: self.seed,
         };
         let (stop, line) = (StopFlag::install()?, spinner());
-        let found = swap_faults::run(&plan, &selected.selection, &stage, &mut |what| {
+        let found = swap_faults::run(&plan, &selected.selection, &env, &mut |what| {
             line.set_message(what.to_owned());
             !stop.is_raised()
         });

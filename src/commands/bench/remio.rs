@@ -151,7 +151,7 @@ impl RemioBench {
     fn plan(&self) -> Result<RemioPlan, Failure> {
         let usual = RemioTask::of(Workload::MIXED, Combining::MergeAndChain);
         Ok(RemioPlan {
-            stage: self.repeat.env(self.seed)?,
+            env: self.repeat.env(self.seed)?,
             workloads: named_or(&self.workload, &Workload::ALL),
             combinings: named_or(&self.combining, &COMBININGS.map(|(combining, ..)| combining)),
             windows: self.window_kib.iter().map(|kib| (*kib > 0).then_some(kib << 10)).collect(),

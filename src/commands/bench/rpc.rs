@@ -78,7 +78,7 @@ impl RpcBench {
         let selected = self.nic.open()?;
         let (profile, nic) = (self.profile.read(&selected, self.remote.peer())?, selected.selection);
         let plan = RpcEchoPlan {
-            stage: self.remote.env(&self.repeat, 0)?,
+            env: self.remote.env(&self.repeat, 0)?,
             nic,
             profile,
             presets: chosen_presets(&self.preset, call_presets(), |name| name != AUTO),
@@ -97,7 +97,7 @@ impl RpcBench {
         };
         bench_args::run_with_html(console, &self.html, |progress| {
             rpc_echo::run(&plan, progress)
-                .map_err(|error| cannot_measure("cannot measure echo calls", &*error, &plan.stage))
+                .map_err(|error| cannot_measure("cannot measure echo calls", &*error, &plan.env))
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::byte_streams::{self, LENS_BYTES, StreamPlan};
 use farcall_bench::experiments::stream_waits::{self, WaitsPlan};
-use farcall_bench::streams::{Load, Medium, WRITE_LENS_BYTES, Way};
+use farcall_bench::streams::{Load, Medium, WRITE_LENS_BYTES, WaitMode};
 use std::time::Duration;
 
 /// Measure byte streams, compared with sockets, UCX and bare copies.
@@ -113,16 +113,16 @@ const COMPARED_SYSTEMS: [NamedValue<ComparedSystem>; 4] = [
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WaitSelection {
-    One(Way),
+    One(WaitMode),
     All,
 }
 
 const WAIT_STRATEGIES: [NamedValue<WaitSelection>; 6] = [
-    (WaitSelection::One(Way::Tcp), "tcp", "TCP over loopback, and epoll"),
-    (WaitSelection::One(Way::Bp), "bp", "One thread for each stream polls it"),
-    (WaitSelection::One(Way::Bpts), "bpts", "One thread polls all streams in turn"),
-    (WaitSelection::One(Way::Event), "event", "One thread sleeps until a stream raises an event"),
-    (WaitSelection::One(Way::Bpev), "bpev", "One thread polls for some time, then sleeps; pollers wake it"),
+    (WaitSelection::One(WaitMode::Tcp), "tcp", "TCP over loopback, and epoll"),
+    (WaitSelection::One(WaitMode::Bp), "bp", "One thread for each stream polls it"),
+    (WaitSelection::One(WaitMode::Bpts), "bpts", "One thread polls all streams in turn"),
+    (WaitSelection::One(WaitMode::Event), "event", "One thread sleeps until a stream raises an event"),
+    (WaitSelection::One(WaitMode::Bpev), "bpev", "One thread polls for some time, then sleeps; pollers wake it"),
     (WaitSelection::All, "all", "All of these"),
 ];
 
@@ -141,7 +141,7 @@ impl StreamBench {
         let is_wanted = |rival| self.against.contains(&rival) || self.against.contains(&ComparedSystem::All);
         let sizes = self.sizes.iter().map(|size| *size as usize).collect::<Vec<_>>();
         let plan = StreamPlan {
-            stage: self.remote.env(&self.repeat, 0)?,
+            env: self.remote.env(&self.repeat, 0)?,
             chosen: self.nic.open()?,
             lens_bytes: if sizes.is_empty() { LENS_BYTES.to_vec() } else { sizes },
             sockets: [Medium::Tcp, Medium::Unix]
@@ -152,19 +152,19 @@ impl StreamBench {
         };
         bench_args::run(console, |progress| {
             byte_streams::run(&plan, progress)
-                .map_err(|error| cannot_measure("cannot measure byte streams", &*error, &plan.stage))
+                .map_err(|error| cannot_measure("cannot measure byte streams", &*error, &plan.env))
         })
     }
 
     fn run_waits(self, console: Console) -> Result<Exit, Failure> {
-        let all = [Way::Tcp, Way::Bp, Way::Bpts, Way::Event, Way::Bpev];
-        let is_wanted = |way| {
-            self.waiting.contains(&WaitSelection::One(way)) || self.waiting.contains(&WaitSelection::All)
+        let all = [WaitMode::Tcp, WaitMode::Bp, WaitMode::Bpts, WaitMode::Event, WaitMode::Bpev];
+        let is_wanted = |mode| {
+            self.waiting.contains(&WaitSelection::One(mode)) || self.waiting.contains(&WaitSelection::All)
         };
         let plan = WaitsPlan {
-            stage: self.repeat.env(0)?,
+            env: self.repeat.env(0)?,
             chosen: self.nic.open()?,
-            ways: all.into_iter().filter(|way| is_wanted(*way)).collect(),
+            modes: all.into_iter().filter(|mode| is_wanted(*mode)).collect(),
             load: Load {
                 clients: self.clients as usize,
                 interval: Duration::from_micros(self.interval_us.into()),

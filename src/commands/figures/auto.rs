@@ -44,10 +44,10 @@ impl Auto {
         if let Some(exit) = self.remote.serve(console, &self.nic)? {
             return Ok(exit);
         }
-        let (selected, stage) = (self.nic.open()?, self.remote.env(&self.repeat, self.seed)?);
+        let (selected, env) = (self.nic.open()?, self.remote.env(&self.repeat, self.seed)?);
         bench_args::run(console, |progress| {
-            auto(&selected, &stage, progress)
-                .map_err(|error| cannot_measure("cannot measure the chosen preset", &*error, &stage))
+            auto(&selected, &env, progress)
+                .map_err(|error| cannot_measure("cannot measure the chosen preset", &*error, &env))
         })
     }
 }

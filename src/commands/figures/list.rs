@@ -21,10 +21,10 @@ impl List {
     pub fn run(self, console: Console) -> Result<Exit, Failure> {
         let values: Vec<_> = papers::all()
             .map(|experiment| {
-                let Experiment { id, title, place, file, paper, .. } = experiment;
+                let Experiment { id, title, place, paper, .. } = experiment;
                 json!({
-                    "id": id, "title": title, "paper": paper.title, "place": place, "file": file,
-                    "not_yet_measurable_because": experiment.not_yet(),
+                    "id": id, "title": title, "paper": paper.title, "place": place, "file": paper.file,
+                    "not_yet_measurable_because": experiment.not_yet,
                 })
             })
             .collect();
@@ -42,7 +42,7 @@ fn text() -> String {
             lines.push(format!("{}  {}", experiment.paper.letter, experiment.paper.title));
         }
         lines.push(format!("  {:<13} {}", experiment.id, experiment.title));
-        if let Some(because) = experiment.not_yet() {
+        if let Some(because) = experiment.not_yet {
             lines.push(format!("  {:<13}   not yet measurable, because {because}", ""));
         }
     }

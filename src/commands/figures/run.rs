@@ -63,11 +63,11 @@ impl Run {
             return Ok(exit);
         }
         let experiments = self.experiments()?;
-        let (selected, stage) = (self.nic.open()?, self.remote.env(&self.repeat, self.seed)?);
+        let (selected, env) = (self.nic.open()?, self.remote.env(&self.repeat, self.seed)?);
         let stop = StopFlag::install()?;
         let line = spinner();
         let mut written = Ok(());
-        let plan = RunPlan { experiments: &experiments, chosen: &selected, stage: &stage };
+        let plan = RunPlan { experiments: &experiments, chosen: &selected, env: &env };
         let progress = &mut |what: &str| {
             line.set_message(what.to_owned());
             !stop.is_raised()

@@ -54,10 +54,10 @@ impl Tune {
         let selected = self.nic.open()?;
         let scope = Scope::of(&selected.nic, self.remote.peer());
         let out = self.out.map_or_else(|| default_path(&scope), Ok)?;
-        let stage = self.remote.env(&self.repeat, 0)?;
+        let env = self.remote.env(&self.repeat, 0)?;
         bench_args::run(console, |progress| {
-            let (mut report, profile) = tune::run(&stage, &selected, progress)
-                .map_err(|error| cannot_measure("cannot measure the connection", &*error, &stage))?;
+            let (mut report, profile) = tune::run(&env, &selected, progress)
+                .map_err(|error| cannot_measure("cannot measure the connection", &*error, &env))?;
             if let Some(profile) = profile {
                 write(&out, &scope, &profile)?;
                 report.conditions.push("profile", out.display().to_string());

@@ -1,15 +1,15 @@
 //! Advice on the preset for calls of a given shape on this machine, with the reasons.
 
 use super::ExperimentError;
-use super::calls::{self, CallSample, CallTask, Callee, Ground, Job, PATIENCE};
-use super::contest::{Contender, ranked};
-use super::stage::{Progress, Stage};
+use super::calls::{self, CallSample, CallTask, Callee, Job, PATIENCE, SharedContext};
+use super::env::{ExperimentEnv, Progress};
+use super::preset_ranking::{RankedPreset, ranked};
 use crate::load::AUTO;
 use crate::measure::{Spread, contention_warning, pin_thread};
 use crate::report::{Cell, Column, Figure, Report, Table};
+use farcall::rpc::tune::LinkProfile;
 use farcall::select::{ProviderChoice, SelectedNic};
 use farcall_link::{Nic, PRESETS, Plan, Preset, RequestPath, ResponsePath};
-use farcall_rpc::tune::LinkProfile;
 use farcall_rpc::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, message_bytes};
 
 const SOFTWARE_NOTE: &str = "This was measured over shared memory: a verb is a few memory accesses of a processor of \
@@ -24,7 +24,7 @@ const NO_ADVICE_NOTE: &str = "No preset is recommended: threads of other program
 /// Plan of the experiment.
 pub struct AdvisePlan {
     /// Cores, durations, repetitions.
-    pub stage: Stage,
+    pub env: ExperimentEnv,
     /// The RNIC of both ends.
     pub chosen: SelectedNic,
     /// Profile with which connections start instead of a probe.
@@ -49,38 +49,35 @@ struct Candidate {
 /// # Errors
 /// Returns an error if nothing can be measured.
 pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
-    let AdvisePlan { stage, chosen, job, .. } = plan;
+    let AdvisePlan { env, chosen, job, .. } = plan;
     let nic = &chosen.selection;
-    pin_thread(stage.client_core)?;
-    let mut conditions = stage.conditions();
+    pin_thread(env.client_core)?;
+    let mut conditions = env.conditions();
     conditions.push("provider", nic.provider.to_string());
     conditions.push("calls", job.to_string());
     let threads = format!("1 server thread, 1 client thread, {} connection(s)", plan.clients);
     conditions.push("threads", format!("{threads}, {} call(s) under way on each", plan.window));
-    let mut report = Report::new("Advice on the preset of such calls", conditions).over(nic.provider);
-    report.notes.extend(stage.single_core_note());
+    let mut report = env.report("Advice on the preset of such calls", conditions, nic.provider);
     contention_warning().into_iter().for_each(|warning| report.warn(warning));
     let (fitting, unfit) = candidates(&chosen.nic.clone(), job);
-    let server = calls::start_echo(stage, nic, 1)?;
-    let ground = Ground { stage, nic, profile: plan.profile.as_ref(), server: &server };
+    let server = calls::start_echo(env, nic, 1)?;
+    let context = SharedContext { env, nic, profile: plan.profile.as_ref(), server: &server };
     let mut taken: Vec<Candidate> = fitting
         .into_iter()
         .chain([AUTO])
         .map(|preset| Candidate { preset, samples: Vec::new(), failed: None })
         .collect();
-    stage.interleave(
+    env.interleave(
         &mut taken,
         &mut report,
         progress,
         |candidate| candidate.preset.to_owned(),
         |candidate, _, _| {
-            candidate.measure(plan, &ground);
+            candidate.measure(plan, &context);
             Ok::<(), ExperimentError>(())
         },
     )?;
-    if let Err(error) = server.stop(PATIENCE) {
-        report.problems.push(error.to_string());
-    }
+    server.end(PATIENCE, &mut report);
     // Other programs may have started since the first sample.
     if report.warnings.is_empty() {
         contention_warning().into_iter().for_each(|warning| report.warn(warning));
@@ -98,12 +95,12 @@ pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, Experime
 impl Candidate {
     /// Takes a sample, unless an earlier one failed. A preset that the device does not support is left out; the others
     /// continue.
-    fn measure(&mut self, plan: &AdvisePlan, ground: &Ground<'_>) {
+    fn measure(&mut self, plan: &AdvisePlan, context: &SharedContext<'_>) {
         let AdvisePlan { job, clients, window, .. } = *plan;
         let callee = Callee::Job(job);
         let task = CallTask { callee, connections: clients, window, ..CallTask::small(self.preset) };
         if self.failed.is_none() {
-            match calls::measure(&task, ground) {
+            match calls::measure(&task, context) {
                 Ok(sample) => self.samples.push(sample),
                 Err(error) => self.failed = Some(error.to_string()),
             }
@@ -111,9 +108,9 @@ impl Candidate {
     }
 
     /// Returns the results for the comparison; none if any sample failed.
-    fn contender(&self) -> Contender {
+    fn ranked_preset(&self) -> RankedPreset {
         let samples = if self.failed.is_none() { &self.samples[..] } else { &[] };
-        Contender::of_calls(self.preset, samples)
+        RankedPreset::of_calls(self.preset, samples)
     }
 }
 
@@ -151,12 +148,12 @@ fn misfit(preset: &Preset, nic: &Nic, job: &Job) -> Option<String> {
 fn measured(taken: &[Candidate]) -> Table {
     let figures: [Figure<CallSample>; 5] = [
         (Column::new("per_second", "calls/s"), |sample| sample.figures.per_second),
-        (Column::with_decimals("round_us", "round µs", 2).median_only(), |sample| sample.round_mean_us),
-        (Column::with_decimals("verbs_per_call", "verbs", 3).median_only(), |sample| sample.verbs_per_call),
-        (Column::with_decimals("server_cpu_us_per_call", "server CPU µs", 3).median_only(), |sample| {
+        (Column::median("round_us", "round µs", 2), |sample| sample.round_mean_us),
+        (Column::median("verbs_per_call", "verbs", 3), |sample| sample.verbs_per_call),
+        (Column::median("server_cpu_us_per_call", "server CPU µs", 3), |sample| {
             sample.server_cpu_us_per_call
         }),
-        (Column::with_decimals("client_cpu_us_per_call", "client CPU µs", 3).median_only(), |sample| {
+        (Column::median("client_cpu_us_per_call", "client CPU µs", 3), |sample| {
             sample.client_cpu_us_per_call
         }),
     ];
@@ -173,13 +170,13 @@ fn explain(taken: &[Candidate], left_out: &[(&str, String)], report: &mut Report
     for (preset, why) in left_out {
         report.note(format!("Left out: {preset}, because {why}."));
     }
-    let contenders: Vec<Contender> = taken.iter().map(Candidate::contender).collect();
+    let presets_measured: Vec<RankedPreset> = taken.iter().map(Candidate::ranked_preset).collect();
     if !report.warnings.is_empty() {
         report.note(NO_ADVICE_NOTE);
         return;
     }
-    let ranked = ranked(&contenders);
-    let auto = contenders.iter().find(|it| it.preset == AUTO);
+    let ranked = ranked(&presets_measured);
+    let auto = presets_measured.iter().find(|it| it.preset == AUTO);
     let Some(winner) = ranked.first() else {
         // After an interruption the problems are not empty, and the reason is known.
         if report.problems.is_empty() {
@@ -196,7 +193,7 @@ fn explain(taken: &[Candidate], left_out: &[(&str, String)], report: &mut Report
         Column::with_decimals("of_the_winner_high", "to", 3),
     ];
     let mut advice = Table::new("Advice", columns);
-    let mut place = |place: &str, preset: &str, it: &Contender| {
+    let mut place = |place: &str, preset: &str, it: &RankedPreset| {
         let ratio = it.over(winner).map_or([f64::NAN; 3], |ratio| [ratio.median, ratio.low, ratio.high]);
         let mut row = vec![place.into(), preset.into(), it.median().into()];
         row.extend(ratio.map(Cell::from));
@@ -218,9 +215,9 @@ fn explain(taken: &[Candidate], left_out: &[(&str, String)], report: &mut Report
 }
 
 /// Returns why the first preset ranks before the second, from the measurements of both.
-fn beside(winner: &Contender, second: &Contender, taken: &[Candidate]) -> String {
-    let medians = |contender: &Contender| {
-        let candidate = taken.iter().find(|it| it.preset == contender.preset);
+fn beside(winner: &RankedPreset, second: &RankedPreset, taken: &[Candidate]) -> String {
+    let medians = |ranked_preset: &RankedPreset| {
+        let candidate = taken.iter().find(|it| it.preset == ranked_preset.preset);
         let samples = candidate.map_or(&[][..], |it| &it.samples);
         let median = |figure: fn(&CallSample) -> f64| {
             Spread::of(samples.iter().map(figure)).map_or(f64::NAN, |spread| spread.median)

@@ -1,13 +1,13 @@
 //! Byte streams compared with their upper limits and with common transports: round trips, and writes in one direction.
 
 use super::ExperimentError;
-use super::calls::{self, CallTask, Ground, PATIENCE};
+use super::calls::{self, CallTask, PATIENCE, SharedContext};
+use super::env::{ExperimentEnv, Progress, Sampled};
 use super::limits::find_ucx;
 use super::line::{Rival, Sample};
 use super::server::ServerProcess;
-use super::stage::{Progress, Stage};
 use crate::baseline::{Baseline, COPY_LEN_BYTES};
-use crate::measure::{PairedRatio, pin_thread};
+use crate::measure::pin_thread;
 use crate::report::{Column, Figure, Report, Table};
 use crate::rnic::{self, Operation, RnicTask, RnicTest, Tuning};
 use crate::streams::{self, MESSAGE_LEN_BYTES, Medium};
@@ -36,7 +36,7 @@ const NOTES: [&str; 3] = [
 /// Plan of the experiment.
 pub struct StreamPlan {
     /// Cores, durations, repetitions.
-    pub stage: Stage,
+    pub env: ExperimentEnv,
     /// The RNIC of both ends.
     pub chosen: SelectedNic,
     /// Lengths of writes.
@@ -59,10 +59,7 @@ enum What {
 }
 
 /// A measured quantity with its samples.
-struct Line {
-    what: What,
-    samples: Vec<Sample>,
-}
+type Line = Sampled<What, Sample>;
 
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,41 +80,29 @@ impl fmt::Display for What {
 /// # Errors
 /// Returns an error if Farcall's streams cannot be measured. A missing UCX is a note.
 pub fn run(plan: &StreamPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
-    let StreamPlan { stage, chosen, .. } = plan;
-    pin_thread(stage.client_core)?;
-    let mut conditions = stage.conditions();
+    let StreamPlan { env, chosen, .. } = plan;
+    pin_thread(env.client_core)?;
+    let mut conditions = env.conditions();
     conditions.push("provider", format!("{} (RC)", chosen.selection.provider));
     conditions.push("threads", "1 at each end, both polling");
-    if stage.server_half().is_some() {
-        conditions.push("streams go by", streams::path(chosen, &stage.pair_plan())?.to_string());
+    if env.server_half().is_some() {
+        conditions.push("streams go by", streams::path(chosen, &env.pair_plan())?.to_string());
     }
-    let mut report =
-        stage.report("Byte streams between two processes", conditions, chosen.selection.provider);
-    report.notes.extend(stage.single_core_note());
-    let ucx = find_ucx(plan.with_ucx && stage.server_half().is_none(), &mut report);
-    let server = calls::start_echo(stage, &chosen.selection, 1)?;
-    let mut lines: Vec<Line> =
-        plan.whats().into_iter().map(|what| Line { what, samples: Vec::new() }).collect();
-    stage.interleave(
-        &mut lines,
-        &mut report,
-        progress,
-        |line| match line.what.len_bytes() {
-            Some(len_bytes) => format!("{}, {len_bytes} B", line.what),
-            None => line.what.to_string(),
-        },
-        |line, _, report| {
-            line.samples.extend(plan.measure(line.what, &server, ucx.as_ref(), report)?);
-            Ok::<(), ExperimentError>(())
-        },
-    )?;
+    let mut report = env.report("Byte streams between two processes", conditions, chosen.selection.provider);
+    let ucx = find_ucx(plan.with_ucx && env.server_half().is_none(), &mut report);
+    let server = calls::start_echo(env, &chosen.selection, 1)?;
+    let title = |what: &What| match what.len_bytes() {
+        Some(len_bytes) => format!("{what}, {len_bytes} B"),
+        None => what.to_string(),
+    };
+    let lines = env.sample(plan.whats(), &mut report, progress, title, |what, _, report| {
+        plan.measure(*what, &server, ucx.as_ref(), report)
+    })?;
     report.tables.push(table_of_trips(&lines, ucx.is_some()));
     report.tables.push(table_of_writes(&lines, ucx.is_some()));
     report.tables.push(table_of_ratios(&lines));
     report.notes.extend(NOTES.map(str::to_owned));
-    if let Err(error) = server.stop(PATIENCE) {
-        report.problems.push(error.to_string());
-    }
+    server.end(PATIENCE, &mut report);
     Ok(report)
 }
 
@@ -134,7 +119,7 @@ impl StreamPlan {
             whats.extend(media().map(|medium| What::Writes(medium, len_bytes)));
             whats.extend(ucx(UcxTest::StreamBandwidth(len_bytes)));
         }
-        if self.stage.server_half().is_some() {
+        if self.env.server_half().is_some() {
             whats.retain(|what| !what.is_of_one_host());
         }
         whats
@@ -147,13 +132,13 @@ impl StreamPlan {
         ucx: Option<&Ucx>,
         report: &mut Report,
     ) -> Result<Option<Sample>, ExperimentError> {
-        let Self { stage, chosen, .. } = self;
-        let plan = stage.pair_plan();
+        let Self { env, chosen, .. } = self;
+        let plan = env.pair_plan();
         Ok(match what {
             What::Trips(medium) => Some(streams::round_trips(medium, chosen, &plan)?.into()),
             What::Echo => {
-                let ground = Ground { stage, nic: &chosen.selection, profile: None, server };
-                Some(calls::measure(&CallTask::small(ECHO_PRESET), &ground)?.figures)
+                let context = SharedContext { env, nic: &chosen.selection, profile: None, server };
+                Some(calls::measure(&CallTask::small(ECHO_PRESET), &context)?.figures)
             }
             What::Writes(medium, len_bytes) => {
                 let result = streams::one_way(medium, len_bytes, chosen, &plan)?;
@@ -167,10 +152,10 @@ impl StreamPlan {
                 })
             }
             What::RawWrite(len_bytes) => Some(rnic::measure(chosen, raw_write(len_bytes), &plan)?.into()),
-            What::Bound(baseline) => Rival::Bare(baseline).measure(stage, None, report)?,
+            What::Bound(baseline) => Rival::Bare(baseline).measure(env, None, report)?,
             // UCX reports half of a round trip.
             What::Ucx(test) => Rival::Ucx(test)
-                .measure(stage, ucx, report)?
+                .measure(env, ucx, report)?
                 .map(|sample| sample.stretched(if test.is_latency() { 2.0 } else { 1.0 })),
         })
     }
@@ -213,36 +198,32 @@ impl What {
 fn table_of_trips(lines: &[Line], has_ucx: bool) -> Table {
     let figures: [Figure<Sample>; 3] = [
         (Column::with_decimals("p50_us", "p50 µs", 3), |sample| sample.p50_us),
-        (Column::with_decimals("p99_us", "p99 µs", 3).median_only(), |sample| sample.p99_us),
+        (Column::median("p99_us", "p99 µs", 3), |sample| sample.p99_us),
         (Column::new("per_second", "round trips/s"), |sample| sample.per_second),
     ];
     let title = format!("Round trips, {MESSAGE_LEN_BYTES} B there and back (rpc echo: 8 B back)");
-    let mut table = Table::of_figures(title, vec![Column::new("what", "what")], &figures);
-    for line in lines.iter().filter(|line| line.what.len_bytes().is_none()) {
-        table.push_figures(vec![line.what.name(has_ucx).into()], &figures, &line.samples);
-    }
-    table
+    let trips = lines.iter().filter(|line| line.subject.len_bytes().is_none());
+    let rows = trips.map(|line| (vec![line.subject.name(has_ucx).into()], &line.samples[..]));
+    Table::of_samples(title, vec![Column::new("what", "what")], &figures, rows)
 }
 
 fn table_of_writes(lines: &[Line], has_ucx: bool) -> Table {
     let figures: [Figure<Sample>; 4] = [
         (Column::with_decimals("gb_per_second", "GB/s", 2), |sample| sample.bytes_per_second / 1e9),
         (Column::new("per_second", "writes/s"), |sample| sample.per_second),
-        (Column::new("writer_cpu_us_per_mib", "writer CPU\nµs/MiB").median_only(), |sample| {
+        (Column::median("writer_cpu_us_per_mib", "writer CPU\nµs/MiB", 0), |sample| {
             cpu_us_per_mib(sample.client_cores, sample)
         }),
-        (Column::new("reader_cpu_us_per_mib", "reader CPU\nµs/MiB").median_only(), |sample| {
+        (Column::median("reader_cpu_us_per_mib", "reader CPU\nµs/MiB", 0), |sample| {
             cpu_us_per_mib(sample.server_cores, sample)
         }),
     ];
     let lead = vec![Column::new("what", "what"), Column::new("write_bytes", "write, B")];
-    let mut table = Table::of_figures("Writes in one direction", lead, &figures);
-    for line in lines {
-        let Some(len_bytes) = line.what.len_bytes() else { continue };
-        let lead = vec![line.what.name(has_ucx).into(), (len_bytes as u64).into()];
-        table.push_figures(lead, &figures, &line.samples);
-    }
-    table
+    let rows = lines.iter().filter_map(|line| {
+        let len_bytes = line.subject.len_bytes()? as u64;
+        Some((vec![line.subject.name(has_ucx).into(), len_bytes.into()], &line.samples[..]))
+    });
+    Table::of_samples("Writes in one direction", lead, &figures, rows)
 }
 
 fn cpu_us_per_mib(cores: f64, sample: &Sample) -> f64 {
@@ -251,31 +232,21 @@ fn cpu_us_per_mib(cores: f64, sample: &Sample) -> f64 {
 
 /// Returns the ratios of streams to each of the others, computed within each repetition.
 fn table_of_ratios(lines: &[Line]) -> Table {
-    let columns = vec![
-        Column::new("figure", "stream's figure"),
-        Column::new("over", "over that of"),
-        Column::with_decimals("ratio", "ratio", 2),
-        Column::with_decimals("low", "low", 2),
-        Column::with_decimals("high", "high", 2),
-        Column::with_decimals("confidence_percent", "% sure", 1),
-    ];
-    let mut table = Table::new("Ratios, and between which bounds their true medians lie", columns);
-    let of = |what| lines.iter().find(|line| line.what == what);
+    let lead = vec![Column::new("figure", "stream's figure"), Column::new("over", "over that of")];
+    let mut table =
+        Table::of_ratios("Ratios, and between which bounds their true medians lie", lead, "ratio");
+    let of = |what| lines.iter().find(|line| line.subject == what);
     for other in lines {
-        let len_bytes = other.what.len_bytes();
+        let len_bytes = other.subject.len_bytes();
         let (ours, name, figure): (_, _, fn(&Sample) -> f64) = match len_bytes {
             None => (What::Trips(Medium::Stream), format!("p50, {MESSAGE_LEN_BYTES} B"), |it| it.p50_us),
             Some(len) => {
                 (What::Writes(Medium::Stream, len), format!("rate, {len} B"), |it| it.bytes_per_second)
             }
         };
-        let Some(ours) = of(ours).filter(|ours| ours.what != other.what) else { continue };
-        let pairs = ours.samples.iter().map(figure).zip(other.samples.iter().map(figure));
-        if let Some(ratio) = PairedRatio::of(pairs) {
-            let bounds = [ratio.median, ratio.low, ratio.high, ratio.confidence_percent].map(Into::into);
-            let lead = [name.into(), other.what.to_string().into()];
-            table.push(lead.into_iter().chain(bounds).collect());
-        }
+        let Some(ours) = of(ours).filter(|ours| ours.subject != other.subject) else { continue };
+        let lead = vec![name.into(), other.subject.to_string().into()];
+        table.push_ratio(lead, &ours.samples, &other.samples, figure);
     }
     table
 }

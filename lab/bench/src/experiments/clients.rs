@@ -1,7 +1,7 @@
 //! Several client processes that measure at the same time.
 
 use super::ExperimentError;
-use super::stage::Stage;
+use super::env::ExperimentEnv;
 use crate::peer::{Peer, PeerError, PeerPlace, PeerTask, receive, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -51,12 +51,12 @@ impl<C: Client> PeerTask for ClientProcess<C> {
 /// # Errors
 /// Returns an error if a client cannot be started, or fails.
 pub(crate) fn run_all<C: Client + Clone, M>(
-    stage: &Stage,
+    env: &ExperimentEnv,
     clients: &[C],
     mut mark: impl FnMut() -> Result<M, PeerError>,
 ) -> Result<(Vec<C::Outcome>, [M; 2]), ExperimentError> {
     let start = |(number, client): (u32, &C)| {
-        stage.launcher.start(&ClientProcess(client.clone()), stage.core_of_client(number), &[])
+        env.launcher.start(&ClientProcess(client.clone()), env.core_of_client(number), &[])
     };
     let peers = (0..).zip(clients).map(start).collect::<Result<Vec<_>, _>>()?;
     peers.iter().try_for_each(heard::<()>)?;

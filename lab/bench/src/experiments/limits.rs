@@ -1,7 +1,7 @@
 //! Limits of this machine without Farcall, and UCX over shared memory, interleaved.
 
+use super::env::{ExperimentEnv, Progress, Sampled};
 use super::line::{Rival, Sample};
-use super::stage::{Progress, Stage};
 use crate::baseline::Baseline;
 use crate::peer::PeerError;
 use crate::report::{Column, Figure, Report, Table};
@@ -11,25 +11,15 @@ use crate::ucx::{Ucx, UcxTest};
 ///
 /// # Errors
 /// Returns an error if a limit cannot be measured.
-pub fn run(stage: &Stage, with_ucx: bool, progress: Progress<'_>) -> Result<Report, PeerError> {
-    let mut report = Report::new("Bare limits of this machine", stage.conditions());
-    report.notes.extend(stage.single_core_note());
+pub fn run(env: &ExperimentEnv, with_ucx: bool, progress: Progress<'_>) -> Result<Report, PeerError> {
+    let mut report = Report::new("Bare limits of this machine", env.conditions());
+    report.notes.extend(env.single_core_note());
     let ucx = find_ucx(with_ucx, &mut report);
-    let mut lines: Vec<(Rival, Vec<Sample>)> =
-        Baseline::ALL.into_iter().map(|limit| (Rival::Bare(limit), Vec::new())).collect();
-    if ucx.is_some() {
-        lines.extend(UcxTest::ALL.map(|test| (Rival::Ucx(test), Vec::new())));
-    }
-    stage.interleave(
-        &mut lines,
-        &mut report,
-        progress,
-        |(rival, _)| rival.to_string(),
-        |(rival, samples), _, report| {
-            samples.extend(rival.measure(stage, ucx.as_ref(), report)?);
-            Ok::<(), PeerError>(())
-        },
-    )?;
+    let tests = ucx.iter().flat_map(|_| UcxTest::ALL.map(Rival::Ucx));
+    let subjects = Baseline::ALL.into_iter().map(Rival::Bare).chain(tests);
+    let lines = env.sample(subjects, &mut report, progress, Rival::to_string, |rival, _, report| {
+        rival.measure(env, ucx.as_ref(), report)
+    })?;
     let (limits, rivals) = lines.split_at(Baseline::ALL.len());
     report.tables.push(table("Limits, round trips (bandwidth: copies)", "limit", &limit_figures(), limits));
     if ucx.is_some() {
@@ -70,11 +60,8 @@ fn table(
     title: &str,
     heading: &'static str,
     figures: &[Figure<Sample>],
-    lines: &[(Rival, Vec<Sample>)],
+    lines: &[Sampled<Rival, Sample>],
 ) -> Table {
-    let mut table = Table::of_figures(title, vec![Column::new(heading, heading)], figures);
-    for (rival, samples) in lines {
-        table.push_figures(vec![rival.to_string().into()], figures, samples);
-    }
-    table
+    let rows = lines.iter().map(|line| (vec![line.subject.to_string().into()], &line.samples[..]));
+    Table::of_samples(title, vec![Column::new(heading, heading)], figures, rows)
 }

@@ -1,6 +1,6 @@
 //! Subjects that are measured in turn, and their samples.
 
-use super::stage::Stage;
+use super::env::ExperimentEnv;
 use crate::baseline::{self, Baseline, BaselineResult};
 use crate::libfabric;
 use crate::measure::{LatencySummary, RoundTrips};
@@ -164,14 +164,14 @@ impl Rival {
     /// Takes one measurement. A failure of UCX or libfabric is a note.
     pub(crate) fn measure(
         self,
-        stage: &Stage,
+        env: &ExperimentEnv,
         ucx: Option<&Ucx>,
         report: &mut Report,
     ) -> Result<Option<Sample>, PeerError> {
         match self {
-            Self::Bare(baseline) => Ok(Some(baseline::measure(baseline, &stage.pair_plan())?.into())),
+            Self::Bare(baseline) => Ok(Some(baseline::measure(baseline, &env.pair_plan())?.into())),
             Self::Ucx(test) => {
-                let result = ucx.map(|ucx| ucx.run(test, stage.server_core, stage.client_core)).transpose();
+                let result = ucx.map(|ucx| ucx.run(test, env.server_core, env.client_core)).transpose();
                 Ok(result
                     .unwrap_or_else(|error| {
                         report.note(error.to_string());
@@ -183,7 +183,7 @@ impl Rival {
                     }))
             }
             Self::Libfabric(len_bytes) => {
-                let measured = libfabric::ping_pong(len_bytes, stage.server_core, stage.client_core);
+                let measured = libfabric::ping_pong(len_bytes, env.server_core, env.client_core);
                 let sample = |bytes_per_second| Sample { bytes_per_second, ..Sample::NONE };
                 Ok(measured.map(sample).map_err(|error| report.note(error.to_string())).ok())
             }
@@ -223,14 +223,14 @@ impl Line {
     pub(crate) fn measure(
         &mut self,
         chosen: &SelectedNic,
-        stage: &Stage,
+        env: &ExperimentEnv,
         ucx: Option<&Ucx>,
         report: &mut Report,
     ) -> Result<(), RnicError> {
-        let plan = stage.pair_plan();
+        let plan = env.pair_plan();
         let measured = match &mut self.subject {
             Subject::Rival(rival) => {
-                self.samples.extend(rival.measure(stage, ucx, report)?);
+                self.samples.extend(rival.measure(env, ucx, report)?);
                 return Ok(());
             }
             Subject::Echo(task) => echo::measure(chosen, *task, &plan).map(Sample::from),

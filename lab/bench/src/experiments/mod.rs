@@ -8,8 +8,8 @@ pub mod byte_streams;
 #[cfg(feature = "verbs")]
 pub(crate) mod calls;
 pub(crate) mod clients;
-#[cfg(feature = "verbs")]
-pub(crate) mod contest;
+mod env;
+pub(crate) mod foreign_server;
 #[cfg(feature = "verbs")]
 pub mod grpc_calls;
 #[cfg(feature = "verbs")]
@@ -27,9 +27,11 @@ pub mod perf;
 #[cfg(feature = "verbs")]
 mod posting;
 #[cfg(feature = "verbs")]
+pub(crate) mod preset_ranking;
+#[cfg(feature = "verbs")]
 pub mod qps;
 mod reach;
-pub(crate) mod ready;
+pub mod ready;
 #[cfg(feature = "verbs")]
 pub mod region_faults;
 #[cfg(feature = "verbs")]
@@ -37,16 +39,15 @@ pub mod remio_bench;
 #[cfg(feature = "verbs")]
 pub mod rpc_echo;
 pub mod server;
-mod service;
-mod stage;
+pub mod service;
 #[cfg(feature = "verbs")]
 pub mod stream_waits;
 pub mod tune;
 
 #[cfg(feature = "verbs")]
 pub use calls::Job;
+pub use env::{ExperimentEnv, Progress};
 pub use reach::Reach;
-pub use stage::{Progress, Stage};
 
 /// Reason why an experiment could not run; faults of its results are problems of the report instead.
 pub type ExperimentError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,13 +1,13 @@
 //! Cost of posting and waiting on a device: inlining, signalling, and sleeping instead of polling.
 
+use super::env::{ExperimentEnv, Progress};
 use super::line::{Line, Sample};
-use super::stage::{Progress, Stage};
 use crate::measure::Spread;
 use crate::report::Report;
 use crate::rnic::{Inlining, Operation, RnicError, RnicTask, RnicTest, Tuning};
+use farcall::rpc::tune::Posting;
 use farcall::select::SelectedNic;
 use farcall_link::Transport;
-use farcall_rpc::tune::Posting;
 use std::fmt;
 
 /// Minimum share of the best rate that counts as equally fast.
@@ -78,20 +78,20 @@ impl Probe {
 /// Returns an error if a measurement is not possible.
 pub(super) fn measure(
     chosen: &SelectedNic,
-    stage: &Stage,
+    env: &ExperimentEnv,
     idle_turn_ns: u64,
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<Option<Posting>, RnicError> {
     // There are many small measurements, and only samples taken close together are compared.
-    let stage = stage.shortened(4);
+    let env = env.shortened(4);
     let mut lines: Vec<(Probe, Line)> = Probe::all().map(|probe| (probe, Line::from(probe.task()))).collect();
-    let is_complete = stage.interleave(
+    let is_complete = env.interleave(
         &mut lines,
         report,
         progress,
         |(probe, _)| probe.to_string(),
-        |(_, line), _, report| match line.measure(chosen, &stage, None, report) {
+        |(_, line), _, report| match line.measure(chosen, &env, None, report) {
             // The device does not inline this length, so there is nothing to compare.
             Err(RnicError::Illegal(_)) => Ok(()),
             measured => measured,

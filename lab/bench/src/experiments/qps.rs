@@ -5,9 +5,9 @@
 //! between two new processes. In a process that has created and destroyed a thousand pairs before, the memory of the
 //! next thousand is fragmented, and they cost more.
 
+use super::env::{ExperimentEnv, Progress};
 use super::line::Sample;
 use super::perf::new_report;
-use super::stage::{Progress, Stage};
 use crate::measure::Spread;
 use crate::report::{Cell, Column, Report, Table};
 use crate::rnic::{self, Operation, RnicError, RnicTask, RnicTest, Survey, Tuning};
@@ -47,7 +47,7 @@ struct Line {
 /// Returns an error if the plan is not possible, or if a measurement fails.
 pub fn run(
     chosen: &SelectedNic,
-    stage: &Stage,
+    env: &ExperimentEnv,
     plan: &QpsPlan,
     progress: Progress<'_>,
 ) -> Result<Report, RnicError> {
@@ -59,7 +59,7 @@ pub fn run(
             task.check_device(&survey.attr, &survey.port.attr)?;
         }
     }
-    let mut report = new_report("Many queue pairs through one completion queue", chosen, stage, &survey);
+    let mut report = new_report("Many queue pairs through one completion queue", chosen, env, &survey);
     report.conditions.push(
         "measures",
         format!(
@@ -69,13 +69,13 @@ pub fn run(
     );
     // The peers inherit the limit. If it is too low, the operation that runs out of descriptors reports it.
     raise_descriptor_limit();
-    stage.interleave(
+    env.interleave(
         &mut lines,
         &mut report,
         progress,
         |line| format!("{} queue pairs, {} active", line.qps, line.active_qps),
         |line, _, _| {
-            let measure = |task| rnic::measure_apart(chosen, task, &stage.pair_plan()).map(Sample::from);
+            let measure = |task| rnic::measure_apart(chosen, task, &env.pair_plan()).map(Sample::from);
             line.rates.push(measure(plan.rate(line))?);
             line.latencies.push(measure(plan.latency(line))?);
             Ok::<(), RnicError>(())
@@ -126,9 +126,9 @@ fn table(lines: &[Line]) -> Table {
             Column::with_decimals("ratio_of_time", "× of 16", 2),
             Column::with_decimals("p50_us", "p50 µs", 3),
             Column::with_decimals("ratio_of_latency", "× of 16", 2),
-            Column::with_decimals("lost_percent", "lost %", 1).median_only(),
-            Column::with_decimals("client_cores", "client cores", 2).median_only().wide(),
-            Column::with_decimals("server_cores", "server cores", 2).median_only().wide(),
+            Column::median("lost_percent", "lost %", 1),
+            Column::median("client_cores", "client cores", 2).wide(),
+            Column::median("server_cores", "server cores", 2).wide(),
         ],
     );
     let reference = lines.iter().find(|line| line.qps == REFERENCE_QPS);
@@ -185,10 +185,10 @@ mod tests {
 
     #[test]
     fn a_hundred_queue_pairs_are_compared_with_sixteen() {
-        let mut stage = Stage::new(1, Duration::from_millis(3), 0).unwrap();
-        stage.launcher = crate::peer::tests::launcher();
+        let mut env = ExperimentEnv::new(1, Duration::from_millis(3), 0).unwrap();
+        env.launcher = crate::peer::tests::launcher();
         let chosen = Selection::softnic().open().unwrap();
-        let report = run(&chosen, &stage, &plan(&[100]), &mut |_| true).unwrap();
+        let report = run(&chosen, &env, &plan(&[100]), &mut |_| true).unwrap();
         let rows = report.to_json()["tables"][0]["rows"].as_array().unwrap().clone();
         assert_eq!(rows.len(), 3);
         assert!(rows.iter().all(|row| row["ratio_of_time"]["median"].as_f64().unwrap() > 0.0));

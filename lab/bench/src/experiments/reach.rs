@@ -1,9 +1,9 @@
 //! Settings with which clients reach a service over verbs: plain data, for client processes.
 
 use crate::load::client_options;
+use farcall::rpc::ClientOptions;
+use farcall::rpc::tune::{LinkProfile, Posting, ReadCost};
 use farcall::select::Selection;
-use farcall_rpc::ClientOptions;
-use farcall_rpc::tune::{LinkProfile, Posting, ReadCost};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;

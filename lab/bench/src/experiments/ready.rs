@@ -1,4 +1,4 @@
-//! Message of a server once it serves.
+//! Message of a server process once it serves.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -3,9 +3,9 @@
 
 use super::ExperimentError;
 use crate::measure::LatencyRecorder;
+use farcall::memory::{ClientConfig, PAGE_BYTES};
+use farcall::memory::{LocalFaultBaseline, RegionConfig, RegionStatus, RemoteRegion};
 use farcall_link::Nic;
-use farcall_memory::{ClientConfig, PAGE_BYTES};
-use farcall_region::{LocalFaultBaseline, RegionConfig, RegionStatus, RemoteRegion};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;

@@ -1,8 +1,8 @@
-//! One-sided I/O to memory that another process donates: the effect of merging, chaining and admission control,
+//! One-sided I/O to memory of another process: the effect of merging, chaining and admission control,
 //! compared with plain verbs as the limit.
 
 use super::ExperimentError;
-use super::stage::{Progress, Stage};
+use super::env::{ExperimentEnv, Progress, Sampled};
 use crate::measure::Spread;
 use crate::remio::{
     LocalMemory, Polling, RemioTask, Sample, Task, VerbsTask, Workload, combining_name, measure,
@@ -15,7 +15,7 @@ use farcall_io::Combining;
 const COLUMNS_NOTE: &str = "KiB: the window of admission. Completion time: from submitting a request until it is told \
                             of, waiting for the window and for others included. Work requests (work), doorbells \
                             (bells), looks for completions and sleeps are for each request. CPU: of all threads of \
-                            this process, bytes made and checked included; the donor sleeps.";
+                            this process, bytes made and checked included; the server sleeps.";
 const STACKED_NOTE: &str = "Bursts that stack up: a policy of admission holds all but the first request back until \
                             the burst is whole. RDMAbox reports 0.83 work requests for each request to read (table \
                             I, merging).";
@@ -24,7 +24,7 @@ const STACKED_NOTE: &str = "Bursts that stack up: a policy of admission holds al
 #[derive(Debug, Clone)]
 pub struct RemioPlan {
     /// Cores, durations, repetitions, seed.
-    pub stage: Stage,
+    pub env: ExperimentEnv,
     /// Access patterns.
     pub workloads: Vec<Workload>,
     /// Combining strategies.
@@ -44,10 +44,7 @@ pub struct RemioPlan {
 }
 
 /// A task and its samples.
-struct Line {
-    task: Task,
-    samples: Vec<Sample>,
-}
+type Line = Sampled<Task, Sample>;
 
 /// Measures the tasks of `plan`.
 ///
@@ -59,27 +56,18 @@ pub fn run(
     plan: &RemioPlan,
     progress: Progress<'_>,
 ) -> Result<Report, ExperimentError> {
-    let stage = &plan.stage;
-    let mut report = Report::new("One-sided I/O to the memory of another process", plan.conditions(chosen))
-        .over(chosen.selection.provider);
-    report.notes.extend(stage.single_core_note());
-    let line = |task| Line { task, samples: Vec::new() };
+    let env = &plan.env;
+    let title = "One-sided I/O to the memory of another process";
+    let mut report = env.report(title, plan.conditions(chosen), chosen.selection.provider);
     let (as_they_come, stacked) = (plan.as_they_come(), plan.stacked());
     as_they_come.iter().chain(&stacked).try_for_each(RemioTask::check)?;
     let counts = [as_they_come.len(), stacked.len()];
     let all = as_they_come.into_iter().chain(stacked).map(Task::Remio);
-    let mut lines: Vec<Line> = all.chain(plan.verbs().into_iter().map(Task::Verbs)).map(line).collect();
-    stage.interleave(
-        &mut lines,
-        &mut report,
-        progress,
-        |line| line.task.to_string(),
-        |line, repetition, _| {
-            let seed = stage.seed.wrapping_add(u64::from(repetition));
-            line.samples.push(measure(chosen, &line.task, &stage.pair_plan(), seed)?);
-            Ok::<(), ExperimentError>(())
-        },
-    )?;
+    let all = all.chain(plan.verbs().into_iter().map(Task::Verbs));
+    let lines = env.sample(all, &mut report, progress, Task::to_string, |task, repetition, _| {
+        let seed = env.seed.wrapping_add(u64::from(repetition));
+        measure(chosen, task, &env.pair_plan(), seed).map(Some)
+    })?;
     let (as_they_come, rest) = lines.split_at(counts[0]);
     let (stacked, verbs) = rest.split_at(counts[1]);
     report.tables.push(table("Requests as they come", as_they_come));
@@ -97,7 +85,7 @@ pub fn run(
 impl RemioPlan {
     fn conditions(&self, chosen: &SelectedNic) -> crate::report::Conditions {
         let RemioTask { burst, len_bytes, region_bytes, connections, .. } = self.usual;
-        let mut conditions = self.stage.conditions();
+        let mut conditions = self.env.conditions();
         conditions.push("provider", chosen.selection.provider.name());
         conditions.push("because", chosen.explanation.clone());
         conditions.push(
@@ -111,7 +99,7 @@ impl RemioPlan {
         conditions.push(
             "threads",
             "those that submit on both cores in turn, from the client's on; those that only look for completions \
-             likewise, from the server's on, where the donor sleeps",
+             likewise, from the server's on, where the server sleeps",
         );
         conditions
     }
@@ -160,33 +148,16 @@ fn each<V: Copy>(
 fn figures() -> [Figure<Sample>; 11] {
     [
         (Column::new("per_second", "per second"), |sample| sample.per_second),
-        (Column::with_decimals("p50_us", "p50 µs", 1).median_only(), Sample::p50_us),
-        (Column::with_decimals("p99_us", "p99 µs", 0).median_only(), Sample::p99_us),
-        (Column::with_decimals("work_per_request", "work", 3).median_only(), Sample::work_per_request),
-        (
-            Column::with_decimals("doorbells_per_request", "bells", 3).median_only(),
-            Sample::doorbells_per_request,
-        ),
-        (Column::with_decimals("cpu_us_per_request", "CPU µs", 2).median_only(), |sample| {
-            sample.cpu_us_per_request
-        }),
-        (
-            Column::with_decimals("merged_per_request", "merged", 3).median_only().wide(),
-            Sample::merged_per_request,
-        ),
-        (
-            Column::with_decimals("chained_per_request", "chained", 3).median_only().wide(),
-            Sample::chained_per_request,
-        ),
-        (
-            Column::with_decimals("polls_per_request", "looks", 2).median_only().wide(),
-            Sample::polls_per_request,
-        ),
-        (
-            Column::with_decimals("sleeps_per_request", "sleeps", 3).median_only().wide(),
-            Sample::sleeps_per_request,
-        ),
-        (Column::new("in_flight_kib", "KiB in flight").median_only().wide(), Sample::in_flight_kib),
+        (Column::median("p50_us", "p50 µs", 1), Sample::p50_us),
+        (Column::median("p99_us", "p99 µs", 0), Sample::p99_us),
+        (Column::median("work_per_request", "work", 3), Sample::work_per_request),
+        (Column::median("doorbells_per_request", "bells", 3), Sample::doorbells_per_request),
+        (Column::median("cpu_us_per_request", "CPU µs", 2), |sample| sample.cpu_us_per_request),
+        (Column::median("merged_per_request", "merged", 3).wide(), Sample::merged_per_request),
+        (Column::median("chained_per_request", "chained", 3).wide(), Sample::chained_per_request),
+        (Column::median("polls_per_request", "looks", 2).wide(), Sample::polls_per_request),
+        (Column::median("sleeps_per_request", "sleeps", 3).wide(), Sample::sleeps_per_request),
+        (Column::median("in_flight_kib", "KiB in flight", 0).wide(), Sample::in_flight_kib),
     ]
 }
 
@@ -200,23 +171,20 @@ fn table(title: &str, lines: &[Line]) -> Table {
         Column::new("window_kib", "KiB"),
         Column::new("memory", "memory"),
         Column::new("waiting", "waiting"),
-        Column::with_decimals("ratio_of_single", "× single", 2).median_only(),
+        Column::median("ratio_of_single", "× single", 2),
     ];
     for (at, column) in columns.iter_mut().enumerate().skip(2) {
         if rows.windows(2).all(|pair| pair[0][at] == pair[1][at]) {
             column.shown = Shown::InWideText;
         }
     }
-    let mut table = Table::of_figures(title, columns, &figures());
-    for (lead, line) in rows.into_iter().zip(lines) {
-        table.push_figures(lead, &figures(), &line.samples);
-    }
-    table
+    let rows = rows.into_iter().zip(lines).map(|(lead, line)| (lead, &line.samples[..]));
+    Table::of_samples(title, columns, &figures(), rows)
 }
 
 /// Returns the cells that distinguish a row from others.
 fn lead(line: &Line, lines: &[Line]) -> Vec<Cell> {
-    match &line.task {
+    match &line.subject {
         Task::Remio(task) => vec![
             task.workload.name.into(),
             combining_name(task.combining).into(),
@@ -239,7 +207,7 @@ fn lead(line: &Line, lines: &[Line]) -> Vec<Cell> {
 /// computed within each repetition.
 fn ratio_of_single(task: &RemioTask, line: &Line, lines: &[Line]) -> Cell {
     let single = Task::Remio(RemioTask { combining: Combining::Single, ..*task });
-    let reference = lines.iter().find(|other| other.task == single);
+    let reference = lines.iter().find(|other| other.subject == single);
     let pairs = reference.iter().flat_map(|reference| line.samples.iter().zip(&reference.samples));
     Spread::of(pairs.map(|(sample, single)| sample.per_second / single.per_second)).into()
 }
@@ -251,11 +219,11 @@ mod tests {
     use std::time::Duration;
 
     fn plan() -> RemioPlan {
-        let mut stage = Stage::new(1, Duration::from_millis(2), 0).unwrap();
-        stage.launcher = crate::peer::tests::launcher();
+        let mut env = ExperimentEnv::new(1, Duration::from_millis(2), 0).unwrap();
+        env.launcher = crate::peer::tests::launcher();
         let usual = RemioTask::of(Workload::MIXED, Combining::MergeAndChain);
         RemioPlan {
-            stage,
+            env,
             workloads: vec![Workload::ADJACENT_WRITES, Workload::TABLE_1],
             combinings: vec![Combining::Single, Combining::MergeAndChain],
             windows: vec![None, Some(64 << 10)],

@@ -2,20 +2,20 @@
 //! transports.
 
 use super::ExperimentError;
-use super::calls::{self, CallSample, CallTask, Callee, Ground, Job, PATIENCE};
-use super::contest::{self, Contender};
+use super::calls::{self, CallSample, CallTask, Callee, Job, PATIENCE, SharedContext};
+use super::env::{ExperimentEnv, Progress, Sampled, load_condition};
 use super::limits::find_ucx;
 use super::line::Rival;
+use super::preset_ranking::{self, RankedPreset};
 use super::server::ServerProcess;
-use super::stage::{Progress, Stage, load_condition};
 use crate::baseline::Baseline;
 use crate::load::{AUTO, tuning_condition};
 use crate::measure::pin_thread;
 use crate::report::{Column, Figure, Report, Table};
 use crate::ucx::{Ucx, UcxTest};
+use farcall::rpc::tune::LinkProfile;
 use farcall::select::Selection;
 use farcall_link::BatchSizing;
-use farcall_rpc::tune::LinkProfile;
 use std::fmt;
 
 /// Meaning of two columns of the table.
@@ -27,7 +27,7 @@ const VERBS_NOTE: &str = "Verbs: all WRITEs, READs and SENDs of both ends, for e
 #[derive(Debug)]
 pub struct RpcEchoPlan {
     /// Cores, durations, repetitions.
-    pub stage: Stage,
+    pub env: ExperimentEnv,
     /// The RNIC of both ends.
     pub nic: Selection,
     /// Profile with which connections start instead of a probe.
@@ -60,6 +60,9 @@ enum What {
     Rpc(CallTask),
 }
 
+/// A subject with its samples.
+type Line = Sampled<What, CallSample>;
+
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -76,9 +79,9 @@ impl fmt::Display for What {
 /// # Errors
 /// Returns an error if no preset can be measured. A missing UCX is a note.
 pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
-    let RpcEchoPlan { stage, nic, .. } = plan;
-    pin_thread(stage.client_core)?;
-    let mut conditions = stage.conditions();
+    let RpcEchoPlan { env, nic, .. } = plan;
+    pin_thread(env.client_core)?;
+    let mut conditions = env.conditions();
     conditions.push("provider", format!("{} (RC; uc-rpc: UC; herd: UC and UD; ud-rpc: UD)", nic.provider));
     let Job { request_bytes, response_bytes, process_us } = plan.job;
     let sizes = format!("{request_bytes} B requests, {response_bytes} B replies, {process_us} µs of work");
@@ -89,33 +92,22 @@ pub fn run(plan: &RpcEchoPlan, progress: Progress<'_>) -> Result<Report, Experim
     );
     conditions.push("threads", threads);
     conditions.push("load", load_condition(plan.rate));
-    let mut report = stage.report("Echo calls between two processes", conditions, nic.provider);
-    report.notes.extend(stage.single_core_note());
-    let ucx = find_ucx(plan.with_ucx && stage.server_half().is_none(), &mut report);
-    let server = calls::start_echo(stage, nic, plan.server_threads)?;
-    let mut lines: Vec<(What, Vec<CallSample>)> =
-        plan.whats(ucx.is_some()).into_iter().map(|what| (what, Vec::new())).collect();
-    stage.interleave(
-        &mut lines,
-        &mut report,
-        progress,
-        |(what, _)| what.to_string(),
-        |(what, samples), _, report| {
-            samples.extend(what.measure(plan, &server, ucx.as_ref(), report)?);
-            Ok::<(), ExperimentError>(())
-        },
-    )?;
+    let mut report = env.report("Echo calls between two processes", conditions, nic.provider);
+    let ucx = find_ucx(plan.with_ucx && env.server_half().is_none(), &mut report);
+    let server = calls::start_echo(env, nic, plan.server_threads)?;
+    let whats = plan.whats(ucx.is_some());
+    let lines = env.sample(whats, &mut report, progress, What::to_string, |what, _, report| {
+        what.measure(plan, &server, ucx.as_ref(), report)
+    })?;
     report.tables.push(table(&lines));
     report.notes.push(VERBS_NOTE.to_owned());
     tell_what_was_chosen(&lines, &mut report);
-    let tunings =
-        lines.iter().flat_map(|(_, samples)| samples).flat_map(|sample| sample.tunings.iter().copied());
+    let samples = lines.iter().flat_map(|line| &line.samples);
+    let tunings = samples.flat_map(|sample| sample.tunings.iter().copied());
     if let Some(condition) = tuning_condition(tunings, plan.profile.as_ref()) {
         report.conditions.push("fetching presets", condition);
     }
-    if let Err(error) = server.stop(PATIENCE) {
-        report.problems.push(error.to_string());
-    }
+    server.end(PATIENCE, &mut report);
     Ok(report)
 }
 
@@ -149,7 +141,7 @@ impl RpcEchoPlan {
                 whats.extend(tasks.map(What::Rpc));
             }
         }
-        if self.stage.server_half().is_some() {
+        if self.env.server_half().is_some() {
             // The limits without Farcall are those of one host.
             return whats;
         }
@@ -172,9 +164,9 @@ impl What {
     ) -> Result<Option<CallSample>, ExperimentError> {
         let rival = match self {
             Self::Rpc(task) => {
-                let RpcEchoPlan { stage, nic, profile, .. } = plan;
-                let ground = Ground { stage, nic, profile: profile.as_ref(), server };
-                let sample = calls::measure(&task, &ground)?;
+                let RpcEchoPlan { env, nic, profile, .. } = plan;
+                let context = SharedContext { env, nic, profile: profile.as_ref(), server };
+                let sample = calls::measure(&task, &context)?;
                 report.problems.extend(unsent_problem(&task, sample.unsent));
                 return Ok(Some(sample));
             }
@@ -182,7 +174,7 @@ impl What {
         };
         // UCX reports half of a round trip.
         let factor = if matches!(rival, Rival::Ucx(_)) { 2.0 } else { 1.0 };
-        Ok(rival.measure(&plan.stage, ucx, report)?.map(|figures| CallSample {
+        Ok(rival.measure(&plan.env, ucx, report)?.map(|figures| CallSample {
             figures: figures.stretched(factor),
             latency: None,
             round_mean_us: f64::NAN,
@@ -199,47 +191,39 @@ impl What {
 }
 
 /// Reports the library's choice, if it chose the preset, and its ratio to the best preset.
-fn tell_what_was_chosen(lines: &[(What, Vec<CallSample>)], report: &mut Report) {
-    let choice = lines.iter().flat_map(|(_, samples)| samples).find_map(|sample| sample.choice.as_ref());
+fn tell_what_was_chosen(lines: &[Line], report: &mut Report) {
+    let choice = lines.iter().flat_map(|line| &line.samples).find_map(|sample| sample.choice.as_ref());
     let Some(choice) = choice else { return };
     report.conditions.push(AUTO, choice.to_string());
-    let mut workloads: Vec<(String, Vec<Contender>)> = Vec::new();
-    for (what, samples) in lines {
+    let mut workloads: Vec<(String, Vec<RankedPreset>)> = Vec::new();
+    for Sampled { subject: what, samples } in lines {
         // With a schedule, the rate is the same under every preset that keeps up.
         let What::Rpc(task @ CallTask { rate: None, .. }) = what else { continue };
         let workload = task.workload();
-        let contender = Contender::of_calls(task.preset, samples);
+        let ranked_preset = RankedPreset::of_calls(task.preset, samples);
         match workloads.iter_mut().find(|(known, _)| *known == workload) {
-            Some((_, contenders)) => contenders.push(contender),
-            None => workloads.push((workload, vec![contender])),
+            Some((_, presets_measured)) => presets_measured.push(ranked_preset),
+            None => workloads.push((workload, vec![ranked_preset])),
         }
     }
-    if let Some(table) = contest::auto_beside_the_best(&workloads) {
+    if let Some(table) = preset_ranking::auto_beside_the_best(&workloads) {
         report.tables.push(table);
-        report.note(contest::AUTO_NOTE);
+        report.note(preset_ranking::AUTO_NOTE);
     }
 }
 
-fn table(lines: &[(What, Vec<CallSample>)]) -> Table {
+fn table(lines: &[Line]) -> Table {
     let figures: [Figure<CallSample>; 7] = [
         (Column::with_decimals("p50_us", "p50 µs", 3), |sample| sample.figures.p50_us),
-        (Column::with_decimals("p99_us", "p99 µs", 3).median_only(), |sample| sample.figures.p99_us),
-        (Column::with_decimals("p999_us", "p99.9 µs", 3).median_only().wide(), |sample| {
-            sample.figures.p999_us
-        }),
+        (Column::median("p99_us", "p99 µs", 3), |sample| sample.figures.p99_us),
+        (Column::median("p999_us", "p99.9 µs", 3).wide(), |sample| sample.figures.p999_us),
         (Column::new("per_second", "calls/s"), |sample| sample.figures.per_second),
-        (Column::with_decimals("verbs_per_call", "verbs", 3).median_only(), |sample| sample.verbs_per_call),
-        (Column::with_decimals("empty_reads_per_call", "empty READs", 3).median_only(), |sample| {
-            sample.empty_reads_per_call
+        (Column::median("verbs_per_call", "verbs", 3), |sample| sample.verbs_per_call),
+        (Column::median("empty_reads_per_call", "empty READs", 3), |sample| sample.empty_reads_per_call),
+        (Column::median("server_cpu_us_per_call", "server CPU µs", 3).wide(), |sample| {
+            sample.server_cpu_us_per_call
         }),
-        (
-            Column::with_decimals("server_cpu_us_per_call", "server CPU µs", 3).median_only().wide(),
-            |sample| sample.server_cpu_us_per_call,
-        ),
     ];
-    let mut table = Table::of_figures("Round trips", vec![Column::new("what", "what")], &figures);
-    for (what, samples) in lines {
-        table.push_figures(vec![what.to_string().into()], &figures, samples);
-    }
-    table
+    let rows = lines.iter().map(|line| (vec![line.subject.to_string().into()], &line.samples[..]));
+    Table::of_samples("Round trips", vec![Column::new("what", "what")], &figures, rows)
 }

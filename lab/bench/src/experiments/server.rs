@@ -1,18 +1,17 @@
 //! A server as a process of its own: this program started again, pinned, monitored, and killed on request.
 
-pub use super::ready::Ready;
-pub use super::service::{Served, Service};
-use super::stage::Stage;
-use crate::foreign_store::{ForeignStore, Socket};
+use super::env::ExperimentEnv;
+use super::ready::Ready;
+use super::service::Service;
 use crate::measure::{SharedAllocations, cpu_time};
 use crate::peer::{
-    ChildProcess, Control, FarProcess, PeerError, PeerLauncher, adopt, free_ports, next_line, stop_server,
+    ChildProcess, Control, PeerError, PeerLauncher, RemoteProcess, adopt, next_line, stop_server,
 };
-use std::io::{BufReader, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use crate::report::Report;
+use std::io::BufReader;
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
@@ -58,7 +57,7 @@ enum Process {
         own: Option<Own>,
     },
     There {
-        process: FarProcess,
+        process: RemoteProcess,
         control: Control,
     },
 }
@@ -71,16 +70,16 @@ struct Own {
 }
 
 impl ServerProcess {
-    /// Starts a server at the stage's server half, or on its server core if there is none.
+    /// Starts a server at the environment's server half, or on its server core if there is none.
     ///
     /// # Errors
     /// Returns an error if the server cannot be started, or if it exits or hangs before it serves.
-    pub(crate) fn serve(stage: &Stage, service: &Service) -> Result<Self, ServerError> {
-        let Some(run) = stage.server_half() else {
+    pub(crate) fn serve(env: &ExperimentEnv, service: &Service) -> Result<Self, ServerError> {
+        let Some(run) = env.server_half() else {
             let args = service.args(Ipv4Addr::LOCALHOST.into());
-            return Self::start(&PeerLauncher::with_args(args), &stage.server_cores(service.threads()));
+            return Self::start(&PeerLauncher::with_args(args), &env.server_cores(service.threads()));
         };
-        let (process, control, ready) = run.far().serve(service)?;
+        let (process, control, ready) = run.agent().serve(service)?;
         Ok(Self { process: Process::There { process, control }, ready })
     }
 
@@ -101,35 +100,18 @@ impl ServerProcess {
         Ok(Self { process: Process::Here { child, own }, ready })
     }
 
-    /// Starts a store of another project on `cores`, on a free port or on a Unix socket of this user, with memory for the
-    /// given number of bytes, and waits until it accepts connections. `command` executes the server program; the
-    /// server's arguments are appended to it.
+    /// Starts a program of another project on `cores`, and waits until it accepts connections at the addresses in
+    /// `ready`.
     ///
     /// # Errors
-    /// Returns an error if the program is not installed, or if it exits or hangs before it serves.
-    pub(crate) fn start_store(
-        store: ForeignStore,
-        mut command: Command,
-        socket: Socket,
-        unix_path: PathBuf,
-        memory_bytes: u64,
+    /// Returns an error if the program cannot be started, or if it exits or hangs before it serves.
+    pub(crate) fn start_foreign(
+        command: &mut Command,
         cores: &[usize],
+        ready: Ready,
     ) -> Result<Self, ServerError> {
-        let mut ready = Ready { serving: store.to_string(), ..Ready::default() };
-        match socket {
-            Socket::Tcp => {
-                let [port] = free_ports()?;
-                ready.tcp.push(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
-            }
-            Socket::Unix => ready.unix.push(unix_path),
-        }
-        command.args(store.args(&ready, memory_bytes)).stdin(Stdio::null()).stdout(Stdio::null());
-        let mut child = ChildProcess::start(&mut command, cores, &[]).map_err(|error| match error {
-            PeerError::Start { source, .. } if source.kind() == ErrorKind::NotFound => {
-                ServerError::NotInstalled(store.program())
-            }
-            error => error.into(),
-        })?;
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = ChildProcess::start(command, cores, &[])?;
         let deadline = Instant::now() + START_PATIENCE;
         while !takes_connections(&ready) {
             if !child.is_alive() {
@@ -177,6 +159,11 @@ impl ServerProcess {
             Process::Here { own, .. } => own.as_ref().map(|own| own.allocations.read()),
             Process::There { .. } => None,
         }
+    }
+
+    /// Ends it as [`Self::stop`] does; a failure is a problem of `report`.
+    pub(crate) fn end(self, patience: Duration, report: &mut Report) {
+        report.problems.extend(self.stop(patience).err().map(|error| error.to_string()));
     }
 
     /// Requests it to end (SIGTERM) and waits until it has ended.

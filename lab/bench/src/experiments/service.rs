@@ -1,4 +1,4 @@
-//! The servers that experiments start: kind, size, and arguments.
+//! Services that a server process provides: plain data.
 
 use super::kv_main::StoreService;
 use farcall::select::Selection;

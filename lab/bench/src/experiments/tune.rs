@@ -1,13 +1,15 @@
 //! Performance of a connection on this machine, and the resulting R, F and N of RF-RPC.
 
 use super::ExperimentError;
-use super::server::{Served, ServerProcess, Service};
-use super::stage::{Progress, Stage};
+use super::env::{ExperimentEnv, Progress};
+use super::server::ServerProcess;
+use super::service::{Served, Service};
 use crate::load::client_options;
 use crate::measure::{Spread, pin_thread};
 use crate::report::{Column, Figure, Report, Table};
+use farcall::rpc::tune::{LinkProfile, Posting, ReadCost};
 use farcall::select::{SelectedNic, Selection};
-use farcall_rpc::tune::{Chooser, LinkProfile, Posting, ReadCost, Sample, TIME_NS_MAX};
+use farcall_rpc::tune::{Chooser, Sample, TIME_NS_MAX};
 use farcall_rpc::{FetchThenReply, StaticClient};
 use std::time::{Duration, Instant};
 
@@ -23,49 +25,37 @@ const NOTE: &str = "alone: one READ, waited for. A reply is a WRITE of 64 B, wit
                     sizes from which F is chosen. R and F are those of equation 2 of the RF-RPC paper for calls that \
                     are all alike.";
 
-/// Measures READs by size, and replies. The profile holds medians over the stage's repetitions; each repetition uses a
+/// Measures READs by size, and replies. The profile holds medians over the environment's repetitions; each repetition uses a
 /// new connection and takes the shortest of many times. Returns no profile if `progress` ended the measurement early.
 ///
 /// # Errors
 /// Returns an error if a measurement is not possible.
 pub fn run(
-    stage: &Stage,
+    env: &ExperimentEnv,
     chosen: &SelectedNic,
     progress: Progress<'_>,
 ) -> Result<(Report, Option<LinkProfile>), ExperimentError> {
     let nic = &chosen.selection;
-    pin_thread(stage.client_core)?;
-    let mut conditions = stage.conditions();
+    pin_thread(env.client_core)?;
+    let mut conditions = env.conditions();
     conditions.push("provider", format!("{} (RC)", nic.provider));
     conditions.push("threads", "1 server thread, 1 client thread, 1 connection");
-    let mut report = stage.report("What a connection can do", conditions, nic.provider);
-    report.notes.extend(stage.single_core_note());
+    let mut report = env.report("What a connection can do", conditions, nic.provider);
     report.note(NOTE);
     let service = Service { nic: nic.clone(), what: Served::Echo { threads: 1 } };
-    let server = ServerProcess::serve(stage, &service)?;
-    let mut taken = [Vec::new()];
-    let is_complete = stage.interleave(
-        &mut taken,
-        &mut report,
-        progress,
-        |_| "READs by size and replies".to_owned(),
-        |taken, _, _| {
-            taken.push(measure(stage, nic, &server)?);
-            Ok::<(), ExperimentError>(())
-        },
-    )?;
-    if let Err(error) = server.stop(PATIENCE) {
-        report.problems.push(error.to_string());
-    }
-    let [taken] = taken;
-    if !is_complete {
+    let server = ServerProcess::serve(env, &service)?;
+    let title = |_: &()| "READs by size and replies".to_owned();
+    let taken =
+        env.sample([()], &mut report, progress, title, |(), _, _| measure(env, nic, &server).map(Some))?;
+    server.end(PATIENCE, &mut report);
+    let samples = taken.into_iter().flat_map(|taken| taken.samples);
+    let (profiles, mut idle_turns_ns): (Vec<LinkProfile>, Vec<u64>) = samples.unzip();
+    if profiles.len() < env.repetitions as usize {
         return Ok((report, None));
     }
-    let (profiles, mut idle_turns_ns): (Vec<LinkProfile>, Vec<u64>) = taken.into_iter().unzip();
     idle_turns_ns.sort_unstable();
     let idle_turn_ns = idle_turns_ns[idle_turns_ns.len() / 2];
-    let Some(profile) =
-        with_posting(medians(&profiles)?, chosen, stage, idle_turn_ns, &mut report, progress)?
+    let Some(profile) = with_posting(medians(&profiles)?, chosen, env, idle_turn_ns, &mut report, progress)?
     else {
         return Ok((report, None));
     };
@@ -92,10 +82,10 @@ pub fn run(
 /// Number of empty polls of which the mean is taken.
 const IDLE_TURNS: u32 = 10_000;
 
-/// Probes one connection for the stage's duration, at least once. Also returns the duration of an empty poll in
+/// Probes one connection for the environment's duration, at least once. Also returns the duration of an empty poll in
 /// nanoseconds.
 fn measure(
-    stage: &Stage,
+    env: &ExperimentEnv,
     nic: &Selection,
     server: &ServerProcess,
 ) -> Result<(LinkProfile, u64), ExperimentError> {
@@ -106,7 +96,7 @@ fn measure(
         |provider| StaticClient::<FetchThenReply>::connect(provider, address.clone(), options.clone()),
         |_| false,
     )?;
-    let profile = client.measure(stage.duration).ok_or("the connection broke while it was measured")?;
+    let profile = client.measure(env.duration).ok_or("the connection broke while it was measured")?;
     let start = Instant::now();
     (0..IDLE_TURNS).for_each(|_| client.progress());
     let idle_turn_ns = start.elapsed().as_nanos() as u64 / u64::from(IDLE_TURNS);
@@ -118,12 +108,12 @@ fn measure(
 fn with_posting(
     profile: LinkProfile,
     chosen: &SelectedNic,
-    stage: &Stage,
+    env: &ExperimentEnv,
     idle_turn_ns: u64,
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<Option<LinkProfile>, ExperimentError> {
-    let posting = super::posting::measure(chosen, stage, idle_turn_ns, report, progress)?;
+    let posting = super::posting::measure(chosen, env, idle_turn_ns, report, progress)?;
     Ok(posting.map(|posting| profile.with_posting(posting)).transpose()?)
 }
 
@@ -132,7 +122,7 @@ fn with_posting(
 fn with_posting(
     profile: LinkProfile,
     _: &SelectedNic,
-    _: &Stage,
+    _: &ExperimentEnv,
     _: u64,
     _: &mut Report,
     _: Progress<'_>,
@@ -160,7 +150,7 @@ fn costs(profiles: &[LinkProfile]) -> Table {
     let figures: [Figure<ReadCost>; 3] = [
         (Column::with_decimals("alone_us", "alone µs", 3), |read| read.alone_ns as f64 / 1e3),
         (Column::with_decimals("million_per_second", "million/s", 2), |read| 1e3 / read.each_ns as f64),
-        (Column::with_decimals("gib_per_second", "GiB/s", 2).median_only(), |read| {
+        (Column::median("gib_per_second", "GiB/s", 2), |read| {
             f64::from(read.len_bytes) / read.each_ns as f64 * 1e9 / f64::from(1 << 30)
         }),
     ];

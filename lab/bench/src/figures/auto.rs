@@ -2,11 +2,11 @@
 //! papers.
 
 use super::servers::open_store;
-use crate::experiments::calls::{self, CallTask, Callee, Ground, PATIENCE};
-use crate::experiments::contest::{AUTO_NOTE, Contender, auto_beside_the_best};
-use crate::experiments::kv_main::{FrontEnd, KvTask, Stand};
+use crate::experiments::calls::{self, CallTask, Callee, PATIENCE, SharedContext};
+use crate::experiments::kv_main::{FrontEnd, KvTask, StoreFixture};
+use crate::experiments::preset_ranking::{AUTO_NOTE, RankedPreset, auto_beside_the_best};
 use crate::experiments::server::ServerProcess;
-use crate::experiments::{ExperimentError, Progress, Stage};
+use crate::experiments::{ExperimentEnv, ExperimentError, Progress};
 use crate::load::AUTO;
 use crate::measure::pin_thread;
 use crate::report::{Column, Report, Table};
@@ -47,74 +47,75 @@ const CONNECTIONS: u32 = 4;
 /// A case under one preset.
 struct Line {
     case: Case,
-    contender: Contender,
+    ranked_preset: RankedPreset,
 }
 
 /// Measures every case under every preset and under the library's choice.
 ///
 /// # Errors
 /// Returns an error if nothing can be measured.
-pub fn auto(chosen: &SelectedNic, stage: &Stage, progress: Progress<'_>) -> Result<Report, ExperimentError> {
-    pin_thread(stage.client_core)?;
+pub fn auto(
+    chosen: &SelectedNic,
+    env: &ExperimentEnv,
+    progress: Progress<'_>,
+) -> Result<Report, ExperimentError> {
+    pin_thread(env.client_core)?;
     let nic = &chosen.selection;
-    let mut conditions = stage.conditions();
+    let mut conditions = env.conditions();
     conditions.push("provider", nic.provider.to_string());
     conditions.push("threads", "1 server thread, 1 client thread");
     let title = "The library's choice of a preset, on the workloads of the papers";
-    let mut report = stage.report(title, conditions, nic.provider);
-    report.notes.extend(stage.single_core_note());
-    let (echo, mut store) =
-        (calls::start_echo(stage, nic, 1)?, open_store(stage, nic, FrontEnd::ServerReply)?);
+    let mut report = env.report(title, conditions, nic.provider);
+    let (echo, mut store) = (calls::start_echo(env, nic, 1)?, open_store(env, nic, FrontEnd::ServerReply)?);
     if let Some(decision) = store.chosen()? {
         report.conditions.push(AUTO, decision.to_string());
     }
     let presets = || PRESETS.iter().map(|preset| preset.name).chain([AUTO]);
-    let line = |case, preset| Line { case, contender: Contender { preset, ..Contender::default() } };
+    let line =
+        |case, preset| Line { case, ranked_preset: RankedPreset { preset, ..RankedPreset::default() } };
     let mut lines: Vec<Line> =
         CASES.into_iter().flat_map(|case| presets().map(move |preset| line(case, preset))).collect();
-    stage.interleave(
+    env.interleave(
         &mut lines,
         &mut report,
         progress,
-        |line| format!("{}, {}", line.case.0, line.contender.preset),
-        |line, repetition, report| line.measure((stage, chosen), &echo, &mut store, repetition, report),
+        |line| format!("{}, {}", line.case.0, line.ranked_preset.preset),
+        |line, repetition, report| line.measure((env, chosen), &echo, &mut store, repetition, report),
     )?;
-    let mut cases: Vec<(String, Vec<Contender>)> = Vec::new();
-    for Line { case: (name, _), contender } in lines {
+    let mut cases: Vec<(String, Vec<RankedPreset>)> = Vec::new();
+    for Line { case: (name, _), ranked_preset } in lines {
         match cases.iter_mut().find(|(known, _)| known == name) {
-            Some((_, contenders)) => contenders.push(contender),
-            None => cases.push((name.to_owned(), vec![contender])),
+            Some((_, presets_measured)) => presets_measured.push(ranked_preset),
+            None => cases.push((name.to_owned(), vec![ranked_preset])),
         }
     }
     report.tables.extend(auto_beside_the_best(&cases));
     report.tables.push(all_of(&cases));
     report.note(AUTO_NOTE);
-    if let Err(error) = echo.stop(PATIENCE) {
-        report.problems.push(error.to_string());
-    }
+    echo.end(PATIENCE, &mut report);
     Ok(report)
 }
 
 impl Line {
     fn measure(
         &mut self,
-        (stage, chosen): (&Stage, &SelectedNic),
+        (env, chosen): (&ExperimentEnv, &SelectedNic),
         echo: &ServerProcess,
-        store: &mut Stand,
+        store: &mut StoreFixture,
         repetition: u32,
         report: &mut Report,
     ) -> Result<(), ExperimentError> {
-        let contender = &mut self.contender;
+        let ranked_preset = &mut self.ranked_preset;
         match self.case.1 {
             Load::Calls(task) => {
-                let ground = Ground { stage, nic: &chosen.selection, profile: None, server: echo };
-                let sample = calls::measure(&CallTask { preset: contender.preset, ..task }, &ground)?;
-                contender.per_second.push(sample.figures.per_second);
-                contender.chosen = sample.choice.map(|choice| choice.preset);
+                let context = SharedContext { env, nic: &chosen.selection, profile: None, server: echo };
+                let sample = calls::measure(&CallTask { preset: ranked_preset.preset, ..task }, &context)?;
+                ranked_preset.per_second.push(sample.figures.per_second);
+                ranked_preset.chosen = sample.choice.map(|choice| choice.preset);
             }
             Load::Store(workload, window) => {
                 let front_end =
-                    FrontEnd::of_preset(contender.preset).ok_or("a preset without a front end")?;
+                    FrontEnd::of_preset(ranked_preset.preset).ok_or("a preset without a front end")?;
                 let task = KvTask {
                     front_end,
                     workload,
@@ -124,9 +125,9 @@ impl Line {
                     batch: None,
                 };
                 let sample = store.run(&task, repetition, &mut report.problems)?;
-                contender.per_second.push(sample.load.ops_per_second());
-                if contender.preset == AUTO && contender.chosen.is_none() {
-                    contender.chosen = store.chosen()?.map(|decision| decision.preset().to_owned());
+                ranked_preset.per_second.push(sample.load.ops_per_second());
+                if ranked_preset.preset == AUTO && ranked_preset.chosen.is_none() {
+                    ranked_preset.chosen = store.chosen()?.map(|decision| decision.preset().to_owned());
                 }
             }
         }
@@ -135,16 +136,20 @@ impl Line {
 }
 
 /// Returns the figures of all presets.
-fn all_of(cases: &[(String, Vec<Contender>)]) -> Table {
+fn all_of(cases: &[(String, Vec<RankedPreset>)]) -> Table {
     let columns = vec![
         Column::new("workload", "workload"),
         Column::new("preset", "preset"),
         Column::new("per_second", "operations/s"),
     ];
     let mut table = Table::new("All presets, medians", columns);
-    for (case, contenders) in cases {
-        for contender in contenders {
-            table.push(vec![case.as_str().into(), contender.preset.into(), contender.median().into()]);
+    for (case, presets_measured) in cases {
+        for ranked_preset in presets_measured {
+            table.push(vec![
+                case.as_str().into(),
+                ranked_preset.preset.into(),
+                ranked_preset.median().into(),
+            ]);
         }
     }
     table

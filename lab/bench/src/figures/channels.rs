@@ -1,11 +1,11 @@
 //! Byte streams and gRPC: each measurement starts a server of its own.
 
-use super::trial::Sample;
+use super::sample::Sample;
 use crate::experiments::line;
-use crate::experiments::{ExperimentError, Stage};
-use crate::grpc::{self, CrowdTask, Preset, YcsbTask};
+use crate::experiments::{ExperimentEnv, ExperimentError};
+use crate::grpc::{self, ClientPoolTask, Preset, YcsbTask};
 use crate::measure::LatencyRecorder;
-use crate::streams::{self, Load, Medium, Way};
+use crate::streams::{self, Load, Medium, WaitMode};
 use farcall::select::SelectedNic;
 use std::fmt;
 
@@ -13,11 +13,11 @@ use std::fmt;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Channel {
     /// A server of many streams with a given wait strategy.
-    Waits(Way, Load),
+    Waits(WaitMode, Load),
     /// Writes of the given number of bytes in one direction.
     Writes(Medium, usize),
     /// gRPC calls of many clients.
-    Crowd(CrowdTask),
+    ClientPool(ClientPoolTask),
     /// A YCSB workload over gRPC.
     Ycsb(YcsbTask),
     /// Ratio of the rate of a workload to that under tonic over TCP; both are measured.
@@ -27,9 +27,9 @@ pub(super) enum Channel {
 impl fmt::Display for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Waits(way, load) => write!(f, "streams, {way}, {} clients", load.clients),
+            Self::Waits(mode, load) => write!(f, "streams, {mode}, {} clients", load.clients),
             Self::Writes(medium, len_bytes) => write!(f, "{medium}, writes of {len_bytes} B"),
-            Self::Crowd(task) => task.fmt(f),
+            Self::ClientPool(task) => task.fmt(f),
             Self::Ycsb(task) => task.fmt(f),
             Self::OverTcp(task) => write!(f, "{task}, and over TCP"),
         }
@@ -58,14 +58,14 @@ impl Channel {
     pub(super) fn measure(
         &self,
         chosen: &SelectedNic,
-        stage: &Stage,
+        env: &ExperimentEnv,
         repetition: u32,
     ) -> Result<Sample, ExperimentError> {
-        let plan = stage.pair_plan();
-        let seed = stage.seed.wrapping_add(repetition.into());
+        let plan = env.pair_plan();
+        let seed = env.seed.wrapping_add(repetition.into());
         Ok(match *self {
-            Self::Waits(way, load) => {
-                let it = streams::serve(way, load, chosen, &plan)?;
+            Self::Waits(mode, load) => {
+                let it = streams::serve(mode, load, chosen, &plan)?;
                 served(&it.latencies, it.per_second, it.cores)
             }
             Self::Writes(medium, len_bytes) => {
@@ -76,8 +76,8 @@ impl Channel {
                     ..line::Sample::NONE
                 })
             }
-            Self::Crowd(task) => {
-                let it = grpc::crowd(task, chosen, &plan)?;
+            Self::ClientPool(task) => {
+                let it = grpc::client_pool(task, chosen, &plan)?;
                 let mut sample = served(&it.latencies, it.per_second, it.cores);
                 sample.line.bytes_per_second = it.per_second * task.request_bytes as f64;
                 sample.memory_mib_per_client = it.memory_bytes / f64::from(1 << 20);

@@ -11,6 +11,8 @@ pub struct Paper {
     pub title: &'static str,
     /// Machines of its experiments.
     pub setup: &'static str,
+    /// Source file that describes its experiments.
+    pub file: &'static str,
 }
 
 /// A figure or table of a paper.
@@ -34,10 +36,12 @@ pub struct Experiment {
     pub statements: &'static [&'static str],
     /// Conditions of the paper's experiment, in addition to [`Paper::setup`].
     pub conditions: &'static str,
-    /// Method of the measurement here.
-    pub how: How,
-    /// Source file that contains this description.
-    pub file: &'static str,
+    /// Differences of the measurement here from the paper's experiment.
+    pub differs: &'static [&'static str],
+    /// Returns the measurements, between two processes on one host or on two. Empty if it is not measured yet.
+    pub trials: fn() -> Vec<Trial>,
+    /// Reason why it is not measured yet; `None` if it is.
+    pub not_yet: Option<&'static str>,
 }
 
 /// Quantity of an axis.
@@ -86,21 +90,35 @@ pub struct Published {
     pub source: &'static str,
 }
 
-/// Method by which an experiment is measured here.
-#[derive(Clone, Copy)]
-pub enum How {
-    /// Between two processes, on one host or on two.
-    Here {
-        /// Differences from the paper's experiment.
-        differs: &'static [&'static str],
-        /// Measurements.
-        trials: fn() -> Vec<Trial>,
-    },
-    /// Not measured yet, with the reason.
-    NotYet(&'static str),
+/// Returns the numbers of the curve `series`, with their location in the paper.
+pub(super) const fn published(
+    series: &'static str,
+    points: &'static [(Option<f64>, f64)],
+    source: &'static str,
+) -> Published {
+    Published { series, points, source }
 }
 
 impl Experiment {
+    /// Returns an experiment of `paper` whose other fields are empty, for struct updates in descriptions.
+    pub(super) const fn of(paper: &'static Paper) -> Self {
+        let (none, axis) = ("", Axis::linear("", ""));
+        Self {
+            paper,
+            id: none,
+            place: none,
+            title: none,
+            x: axis,
+            y: axis,
+            published: &[],
+            statements: &[],
+            conditions: none,
+            differs: &[],
+            trials: Vec::new,
+            not_yet: None,
+        }
+    }
+
     /// Returns whether `name` selects it: its own name, that of all panels of its figure, or that of its paper.
     #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
@@ -120,20 +138,7 @@ impl Experiment {
     /// Returns whether it can be measured on one host but no part of it between two hosts.
     #[must_use]
     pub fn is_of_one_host(&self) -> bool {
-        match self.how {
-            How::Here { trials, .. } => {
-                !trials().iter().any(|trial| trial.spans_hosts() && !trial.is_limit())
-            }
-            How::NotYet(_) => false,
-        }
-    }
-
-    /// Returns the reason why it is not measured, if it is not.
-    #[must_use]
-    pub fn not_yet(&self) -> Option<&'static str> {
-        match self.how {
-            How::Here { .. } => None,
-            How::NotYet(because) => Some(because),
-        }
+        self.not_yet.is_none()
+            && !(self.trials)().iter().any(|trial| trial.spans_hosts() && !trial.is_limit())
     }
 }

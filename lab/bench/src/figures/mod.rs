@@ -15,6 +15,7 @@ pub mod papers;
 mod plot;
 mod results;
 mod run;
+mod sample;
 mod servers;
 mod span;
 mod tables;
@@ -23,7 +24,7 @@ mod tuned;
 mod verdict;
 
 pub use auto::auto;
-pub use experiment::{Axis, Experiment, How, Paper, Published, Scale};
+pub use experiment::{Axis, Experiment, Paper, Published, Scale};
 pub use page::page;
 pub use results::{FORMAT, Measured, Outcome, PublishedSeries, Results, ResultsError, Series};
 pub use run::{RunPlan, run};
@@ -79,7 +80,7 @@ pub fn select_between_hosts(names: &[String]) -> Result<Vec<&'static Experiment>
         return Ok(rest);
     }
     let ids = |experiments: &[&Experiment]| {
-        let measured = experiments.iter().filter(|experiment| experiment.not_yet().is_none());
+        let measured = experiments.iter().filter(|experiment| experiment.not_yet.is_none());
         measured.map(|experiment| experiment.id).collect::<Vec<_>>().join(" ")
     };
     Err(NotBetweenHosts::OfOneHost { ids: ids(&of_one_host), rest: ids(&rest) })

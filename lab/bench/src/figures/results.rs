@@ -166,10 +166,6 @@ impl Outcome {
     #[must_use]
     pub fn new(experiment: &Experiment) -> Self {
         let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let differs = match experiment.how {
-            super::How::Here { differs, .. } => differs,
-            super::How::NotYet(_) => &[],
-        };
         Self {
             id: experiment.id.to_owned(),
             title: experiment.title.to_owned(),
@@ -180,8 +176,8 @@ impl Outcome {
             y: experiment.y.into(),
             published: experiment.published.iter().map(PublishedSeries::from).collect(),
             statements: texts(experiment.statements),
-            not_yet: experiment.not_yet().map(str::to_owned),
-            differs: texts(differs),
+            not_yet: experiment.not_yet.map(str::to_owned),
+            differs: texts(experiment.differs),
             measured: Vec::new(),
             notes: Vec::new(),
             problems: Vec::new(),

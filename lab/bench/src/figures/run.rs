@@ -1,12 +1,12 @@
 //! Measures experiments one after another; within one, all curves are interleaved.
 
-use super::experiment::{Experiment, How};
+use super::experiment::Experiment;
 use super::papers;
 use super::results::{FORMAT, Measured, Outcome, Results, Series};
 use super::servers::Servers;
 use super::trial::{Point, Trial};
 use super::tuned::windows;
-use crate::experiments::{Progress, Stage};
+use crate::experiments::{ExperimentEnv, Progress};
 use crate::measure::Spread;
 use crate::report::Report;
 use farcall::select::SelectedNic;
@@ -18,11 +18,11 @@ pub struct RunPlan<'a> {
     /// The provider of both ends.
     pub chosen: &'a SelectedNic,
     /// Cores, durations, repetitions, seed.
-    pub stage: &'a Stage,
+    pub env: &'a ExperimentEnv,
 }
 
 /// A trial with the points of all repetitions.
-struct Taken {
+struct MeasuredSeries {
     trial: Trial,
     points: Vec<Point>,
 }
@@ -30,26 +30,25 @@ struct Taken {
 /// Runs all experiments of `plan` until `progress` ends the run. `keep` receives the results after each experiment, so
 /// that a program that is killed retains the completed ones.
 pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Results)) -> Results {
-    let mut conditions = plan.stage.conditions();
+    let mut conditions = plan.env.conditions();
     conditions.push("provider", plan.chosen.selection.provider.name());
     conditions.push("because", plan.chosen.explanation.clone());
-    if plan.stage.server_half().is_some() {
+    if plan.env.server_half().is_some() {
         conditions.push("one host only", "bare limits and whatever else is of one host is left out");
     }
-    let mut report = plan.stage.report("", conditions, plan.chosen.selection.provider);
-    report.notes.extend(plan.stage.single_core_note());
+    let report = plan.env.report("", conditions, plan.chosen.selection.provider);
     let mut results = Results {
         farcall_figures: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         provider: plan.chosen.selection.provider.name().to_owned(),
-        seed: plan.stage.seed,
+        seed: plan.env.seed,
         conditions: report.conditions.iter().map(|(name, value)| (name.into(), value.into())).collect(),
         notes: report.notes,
         experiments: Vec::new(),
         findings: Vec::new(),
         is_complete: false,
     };
-    let mut servers = Servers::new(plan.chosen, plan.stage);
+    let mut servers = Servers::new(plan.chosen, plan.env);
     let (mut goes_on, mut is_reachable) = (true, true);
     let mut watched = |what: &str| {
         goes_on = goes_on && progress(what);
@@ -62,10 +61,10 @@ pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Res
         results.experiments.push(measure(experiment, &mut servers, &mut watched));
         results.findings = papers::findings(&results);
         keep(&results);
-        if let Some(half) = plan.stage.server_half().filter(|half| half.is_lost()) {
+        if let Some(half) = plan.env.server_half().filter(|half| half.is_lost()) {
             // All further experiments would fail.
             is_reachable = false;
-            let address = half.far().address();
+            let address = half.agent().address();
             results.notes.push(format!("The server half at {address} is gone: the rest was not measured."));
             break;
         }
@@ -78,14 +77,18 @@ pub fn run(plan: &RunPlan<'_>, progress: Progress<'_>, mut keep: impl FnMut(&Res
 /// Runs one experiment.
 fn measure(experiment: &Experiment, servers: &mut Servers<'_>, progress: Progress<'_>) -> Outcome {
     let mut outcome = Outcome::new(experiment);
-    let How::Here { trials, .. } = experiment.how else { return outcome };
-    let stage = servers.stage;
-    let (trials, one_host_only): (Vec<Trial>, Vec<Trial>) =
-        trials().into_iter().partition(|trial| stage.server_half().is_none() || trial.spans_hosts());
-    outcome.differs.extend(ends(stage, &one_host_only));
-    let mut taken: Vec<Taken> = trials.into_iter().map(|trial| Taken { trial, points: Vec::new() }).collect();
+    if experiment.not_yet.is_some() {
+        return outcome;
+    }
+    let env = servers.env;
+    let (trials, one_host_only): (Vec<Trial>, Vec<Trial>) = (experiment.trials)()
+        .into_iter()
+        .partition(|trial| env.server_half().is_none() || trial.spans_hosts());
+    outcome.differs.extend(ends(env, &one_host_only));
+    let mut taken: Vec<MeasuredSeries> =
+        trials.into_iter().map(|trial| MeasuredSeries { trial, points: Vec::new() }).collect();
     let mut report = Report::default();
-    let measured = stage.interleave(
+    let measured = env.interleave(
         &mut taken,
         &mut report,
         progress,
@@ -108,10 +111,10 @@ fn measure(experiment: &Experiment, servers: &mut Servers<'_>, progress: Progres
 }
 
 /// Returns notes on the location of the two ends, and on the trials that cannot be measured there.
-fn ends(stage: &Stage, one_host_only: &[Trial]) -> Vec<String> {
-    let ends = match stage.server_half() {
+fn ends(env: &ExperimentEnv, one_host_only: &[Trial]) -> Vec<String> {
+    let ends = match env.server_half() {
         Some(run) => {
-            format!("Between a process of this host and the server half at {}.", run.far().address())
+            format!("Between a process of this host and the server half at {}.", run.agent().address())
         }
         None => "Between two processes of one host.".to_owned(),
     };
@@ -122,9 +125,9 @@ fn ends(stage: &Stage, one_host_only: &[Trial]) -> Vec<String> {
 }
 
 /// Returns the points of each curve, with their repetitions combined.
-fn curves(taken: &[Taken]) -> Vec<Series> {
+fn curves(taken: &[MeasuredSeries]) -> Vec<Series> {
     let mut curves: Vec<Series> = Vec::new();
-    for Taken { trial, points } in taken {
+    for MeasuredSeries { trial, points } in taken {
         let mut xs: Vec<Option<f64>> = Vec::new();
         points.iter().for_each(|point| {
             if !xs.contains(&point.x) {

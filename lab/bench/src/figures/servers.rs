@@ -1,11 +1,11 @@
 //! Services used by the experiments, each started when it is first needed.
 
-use super::trial::Sample;
-use crate::experiments::calls::{self, CallTask, Ground};
-use crate::experiments::kv_main::{FrontEnd, KvTask, Stand};
+use super::sample::Sample;
+use crate::experiments::calls::{self, CallTask, SharedContext};
+use crate::experiments::kv_main::{FrontEnd, KvTask, StoreFixture};
 use crate::experiments::line::{self, Rival};
 use crate::experiments::server::ServerProcess;
-use crate::experiments::{ExperimentError, Stage};
+use crate::experiments::{ExperimentEnv, ExperimentError};
 use crate::files::{Files, FilesTask};
 use crate::measure::pin_thread;
 use crate::paged::{DatabaseTask, Databases, Learning, LearningTask};
@@ -37,11 +37,11 @@ const TRAINING: Duration = Duration::from_secs(4);
 /// Running services, and where they run.
 pub(super) struct Servers<'a> {
     pub(super) chosen: &'a SelectedNic,
-    pub(super) stage: &'a Stage,
+    pub(super) env: &'a ExperimentEnv,
     /// Echo service, with its number of threads.
     echo: Option<(u16, ServerProcess)>,
     /// Stores: that of Farcall (`None`), and those of other designs.
-    stores: Vec<(Option<StoreRival>, Stand)>,
+    stores: Vec<(Option<StoreRival>, StoreFixture)>,
     trainers: Trainers,
     files: Files,
     databases: Databases,
@@ -51,18 +51,18 @@ pub(super) struct Servers<'a> {
 
 /// Starts a store with the records of the papers.
 pub(super) fn open_store(
-    stage: &Stage,
+    env: &ExperimentEnv,
     nic: &Selection,
     front_end: FrontEnd,
-) -> Result<Stand, ExperimentError> {
-    Stand::open(stage, nic, RECORDS, RecordShape::new(KEY_LEN_BYTES, VALUE_LEN_BYTES)?, front_end)
+) -> Result<StoreFixture, ExperimentError> {
+    StoreFixture::open(env, nic, RECORDS, RecordShape::new(KEY_LEN_BYTES, VALUE_LEN_BYTES)?, front_end)
 }
 
 impl<'a> Servers<'a> {
-    pub(super) fn new(chosen: &'a SelectedNic, stage: &'a Stage) -> Self {
+    pub(super) fn new(chosen: &'a SelectedNic, env: &'a ExperimentEnv) -> Self {
         Self {
             chosen,
-            stage,
+            env,
             echo: None,
             stores: Vec::new(),
             trainers: Trainers::default(),
@@ -89,8 +89,8 @@ impl<'a> Servers<'a> {
 
     /// Measures the rate of operations in one direction.
     pub(super) fn rate(&self, task: RnicTask, direction: Direction) -> Result<Sample, RnicError> {
-        let clients = if self.stage.server_half().is_some() { CLIENTS_OF_HALVES } else { 1 };
-        let rate = rnic::rate(self.chosen, task, direction, clients, self.stage)?;
+        let clients = if self.env.server_half().is_some() { CLIENTS_OF_HALVES } else { 1 };
+        let rate = rnic::rate(self.chosen, task, direction, clients, self.env)?;
         Ok(Sample::of_line(line::Sample {
             per_second: rate.per_second,
             bytes_per_second: rate.per_second * task.len_bytes as f64,
@@ -102,28 +102,25 @@ impl<'a> Servers<'a> {
 
     /// Measures calls of the echo service.
     pub(super) fn call(&mut self, task: &CallTask) -> Result<Sample, ExperimentError> {
-        pin_thread(self.stage.client_core)?;
+        pin_thread(self.env.client_core)?;
         let nic = &self.chosen.selection;
         let threads = task.topology.responders();
         let server = match self.echo.take() {
             Some((same, server)) if same == threads => server,
-            _ => calls::start_echo(self.stage, nic, threads)?,
+            _ => calls::start_echo(self.env, nic, threads)?,
         };
         // A server that failed a call is not reused: the next call starts another.
         let sample =
-            calls::measure(task, &Ground { stage: self.stage, nic, profile: None, server: &server })?;
+            calls::measure(task, &SharedContext { env: self.env, nic, profile: None, server: &server })?;
         self.echo = Some((threads, server));
         Ok(Sample {
-            line: sample.figures,
             latency: sample.latency,
             round_mean_us: sample.round_mean_us,
             verbs_per_call: sample.verbs_per_call,
             server_cpu_us_per_call: sample.server_cpu_us_per_call,
             client_cpu_us_per_call: sample.client_cpu_us_per_call,
             empty_share: sample.empty_share,
-            remio: None,
-            writes_p50_us: f64::NAN,
-            memory_mib_per_client: f64::NAN,
+            ..Sample::of_line(sample.figures)
         })
     }
 
@@ -134,30 +131,22 @@ impl<'a> Servers<'a> {
         repetition: u32,
         report: &mut Report,
     ) -> Result<Sample, ExperimentError> {
-        pin_thread(self.stage.client_core)?;
+        pin_thread(self.env.client_core)?;
         let rival = task.front_end.rival();
         let place = self.stores.iter().position(|(whose, _)| *whose == rival);
         // A store that failed is not reused: the next run starts another.
         let mut store = match place {
             Some(place) => self.stores.swap_remove(place).1,
-            None => open_store(self.stage, &self.chosen.selection, task.front_end)?,
+            None => open_store(self.env, &self.chosen.selection, task.front_end)?,
         };
         let sample = store.run(task, repetition, &mut report.problems)?;
         self.stores.push((rival, store));
+        let latencies = line::Sample::of_latency(&sample.load.latency, 1.0);
         Ok(Sample {
-            line: line::Sample {
-                per_second: sample.load.ops_per_second(),
-                ..line::Sample::of_latency(&sample.load.latency, 1.0)
-            },
             latency: Some(sample.load.latency),
-            round_mean_us: f64::NAN,
             verbs_per_call: sample.verbs_per_op,
             server_cpu_us_per_call: sample.us_per_op(sample.server_cpu),
-            client_cpu_us_per_call: f64::NAN,
-            empty_share: f64::NAN,
-            remio: None,
-            writes_p50_us: f64::NAN,
-            memory_mib_per_client: f64::NAN,
+            ..Sample::of_line(line::Sample { per_second: sample.load.ops_per_second(), ..latencies })
         })
     }
 
@@ -174,8 +163,8 @@ impl<'a> Servers<'a> {
         task: &FilesTask,
         report: &mut Report,
     ) -> Result<Option<Sample>, ExperimentError> {
-        pin_thread(self.stage.client_core)?;
-        let rate = self.files.measure(task, &self.chosen.selection, self.stage, report)?;
+        pin_thread(self.env.client_core)?;
+        let rate = self.files.measure(task, &self.chosen.selection, self.env, report)?;
         Ok(rate
             .map(|bytes_per_second| Sample::of_line(line::Sample { bytes_per_second, ..line::Sample::NONE })))
     }
@@ -193,8 +182,7 @@ impl<'a> Servers<'a> {
                 return Ok(None);
             }
         };
-        let (cores, duration) =
-            ([self.stage.server_core, self.stage.client_core], self.stage.scaled(TRAINING));
+        let (cores, duration) = ([self.env.server_core, self.env.client_core], self.env.scaled(TRAINING));
         let per_second = self.trainers.images_per_second(&python, training, duration, &cores)?;
         Ok(Some(Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })))
     }
@@ -208,7 +196,7 @@ impl<'a> Servers<'a> {
         report: &mut Report,
     ) -> Result<Option<Sample>, ExperimentError> {
         let nic = &self.chosen.selection;
-        match self.databases.measure(task, repetition, nic, self.stage, report)? {
+        match self.databases.measure(task, repetition, nic, self.env, report)? {
             Ok(figures) => {
                 let (per_second, p99_us) = (figures.per_second, figures.p99_us);
                 Ok(Some(Sample::of_line(line::Sample { per_second, p99_us, ..line::Sample::NONE })))
@@ -239,7 +227,7 @@ impl<'a> Servers<'a> {
             }
         };
         let nic = &self.chosen.selection;
-        match self.learning.train(task, Path::new(&python), nic, self.stage)? {
+        match self.learning.train(task, Path::new(&python), nic, self.env)? {
             Ok(seconds) => {
                 let per_second = 1.0 / seconds;
                 Ok(Some(Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })))
@@ -251,10 +239,10 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// Measures one-sided I/O to newly started donors.
+    /// Measures one-sided I/O to newly started memory servers.
     pub(super) fn transfer(&self, task: &Task, repetition: u32) -> Result<Sample, ExperimentError> {
-        let seed = self.stage.seed.wrapping_add(repetition.into());
-        let sample = remio::measure(self.chosen, task, &self.stage.pair_plan(), seed)?;
+        let seed = self.env.seed.wrapping_add(repetition.into());
+        let sample = remio::measure(self.chosen, task, &self.env.pair_plan(), seed)?;
         let line =
             line::Sample { per_second: sample.per_second, ..line::Sample::of_latency(&sample.latency, 1.0) };
         Ok(Sample { latency: Some(sample.latency), remio: Some(sample), ..Sample::of_line(line) })

@@ -1,9 +1,9 @@
 use super::*;
-use crate::experiments::Stage;
+use crate::experiments::ExperimentEnv;
 use crate::measure::Spread;
 use farcall::select::Selection;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 fn experiments(names: &[&str]) -> Vec<&'static Experiment> {
@@ -16,12 +16,12 @@ fn ids(names: &[&str]) -> Vec<&'static str> {
 
 /// Runs experiments that need no server of calls, until `count` steps have begun.
 fn run_briefly(names: &[&str], count: usize) -> (Results, usize) {
-    let mut stage = Stage::new(1, Duration::from_millis(2), 7).unwrap();
-    stage.launcher = crate::peer::tests::launcher();
+    let mut env = ExperimentEnv::new(1, Duration::from_millis(2), 7).unwrap();
+    env.launcher = crate::peer::tests::launcher();
     let chosen = Selection::softnic().open().unwrap();
     let experiments = experiments(names);
     let (mut begun, mut kept) = (0, 0);
-    let plan = RunPlan { experiments: &experiments, chosen: &chosen, stage: &stage };
+    let plan = RunPlan { experiments: &experiments, chosen: &chosen, env: &env };
     let progress = &mut |_: &str| {
         begun += 1;
         begun <= count
@@ -45,30 +45,17 @@ fn names_stand_for_papers_experiments_and_panels() {
     }
 }
 
-/// Collects the files below a directory that describe an experiment, without the modules that list them.
-fn files_of_experiments(folder: &Path, found: &mut BTreeSet<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files_of_experiments(&path, found);
-        } else if !path.ends_with("mod.rs") && !path.ends_with("findings.rs") {
-            found.insert(path);
-        }
-    }
-}
-
 #[test]
-fn the_list_names_every_file_and_no_experiment_twice() {
-    let mut files = BTreeSet::new();
-    files_of_experiments(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/figures/papers"), &mut files);
-    let name_of = |path: &Path| path.iter().rev().take(2).map(ToOwned::to_owned).collect::<Vec<_>>();
-    let files: BTreeSet<_> = files.iter().map(|path| name_of(path)).collect();
-    let listed: BTreeSet<_> = papers::all().map(|experiment| name_of(Path::new(experiment.file))).collect();
-    assert_eq!(files, listed);
+fn lists_each_experiment_once_below_its_paper() {
     let ids: BTreeSet<&str> = papers::all().map(|experiment| experiment.id).collect();
     assert_eq!(ids.len(), papers::all().count());
     for experiment in papers::all() {
         assert!(experiment.id.starts_with(&format!("{}.", experiment.paper.letter)), "{}", experiment.id);
+        let texts =
+            [experiment.place, experiment.title, experiment.x.name, experiment.y.name, experiment.conditions];
+        assert!(!texts.contains(&""), "{}: {texts:?}", experiment.id);
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/figures/papers");
+        assert!(experiment.paper.file.contains("src/figures/papers") && file.exists(), "{}", experiment.id);
     }
 }
 
@@ -104,13 +91,16 @@ fn published_numbers_are_restated_once() {
 #[test]
 fn explains_unmeasured_and_differing_experiments() {
     for experiment in papers::all() {
-        match experiment.how {
-            How::NotYet(because) => {
-                assert!(because.ends_with('.') && because.len() > 20, "{}", experiment.id)
+        let trials = (experiment.trials)();
+        match experiment.not_yet {
+            Some(because) => {
+                assert!(
+                    because.ends_with('.') && because.len() > 20 && trials.is_empty(),
+                    "{}",
+                    experiment.id
+                )
             }
-            How::Here { differs, trials } => {
-                assert!(!differs.is_empty() && !trials().is_empty(), "{}", experiment.id);
-            }
+            None => assert!(!experiment.differs.is_empty() && !trials.is_empty(), "{}", experiment.id),
         }
     }
 }

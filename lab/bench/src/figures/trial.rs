@@ -1,6 +1,7 @@
 //! One measurement of an experiment, and the points of the curves that it yields.
 
 use super::channels::Channel;
+use super::sample::Sample;
 use super::servers::Servers;
 use super::tuned::TunedRate;
 use crate::baseline::Baseline;
@@ -10,9 +11,10 @@ use crate::experiments::herd::{HerdFigure, HerdPlan};
 use crate::experiments::kv_main::{FrontEnd, KvTask};
 use crate::experiments::line::{self, Line, Rival};
 use crate::files::FilesTask;
-use crate::measure::{LatencySummary, QUANTILES};
+use crate::grpc::ClientPoolTask;
+use crate::measure::QUANTILES;
 use crate::paged::{DatabaseTask, LearningTask};
-use crate::remio::{self, Task};
+use crate::remio::{RemioTask, Task, VerbsTask};
 use crate::report::Report;
 use crate::rnic::{Direction, Operation, RnicError, RnicTask, Tuning};
 use crate::training::Training;
@@ -50,28 +52,6 @@ pub(super) enum Subject {
     Learning(LearningTask),
     /// Distributed training by TensorFlow.
     Training(Training),
-}
-
-/// Results of one run; NaN if the run does not provide them.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sample {
-    pub(super) line: line::Sample,
-    /// Latencies, if single operations were timed.
-    pub(super) latency: Option<LatencySummary>,
-    /// Calls only: mean time until all calls that were outstanding together had their results.
-    pub(super) round_mean_us: f64,
-    /// Verbs of both ends; for a GET by READs only, the number of READs.
-    pub(super) verbs_per_call: f64,
-    pub(super) server_cpu_us_per_call: f64,
-    pub(super) client_cpu_us_per_call: f64,
-    /// Share of empty mailboxes of a responder at the time of a reply.
-    pub(super) empty_share: f64,
-    /// Results of one-sided I/O.
-    pub(super) remio: Option<remio::Sample>,
-    /// Median of writing operations, if `line` contains those of reading ones.
-    pub(super) writes_p50_us: f64,
-    /// Memory of the server per client.
-    pub(super) memory_mib_per_client: f64,
 }
 
 /// A point of a curve; without an x, a level.
@@ -157,17 +137,6 @@ impl Trial {
         Self { series, subject: subject.into(), points }
     }
 
-    /// Creates a trial with one point at `x` of one-sided I/O.
-    pub(super) fn remio(
-        series: &'static str,
-        x: f64,
-        task: impl Into<Task>,
-        y: fn(&remio::Sample) -> f64,
-    ) -> Self {
-        let subject = Subject::Remio(task.into());
-        Self::at(series, x, subject, move |sample| sample.remio.as_ref().map_or(f64::NAN, y))
-    }
-
     /// Creates a trial whose points have a measured x and y; each repetition is one point.
     pub(super) fn scattered(
         series: &'static str,
@@ -199,13 +168,13 @@ impl Trial {
     }
 
     /// Returns the limit of bandwidths, in GB/s.
-    pub(super) fn limit_of_bandwidth() -> Self {
-        Self::level(BARE_COPY, Baseline::CopyShared, Sample::gb_per_second)
+    pub(super) fn limit_of_bandwidth() -> [Self; 1] {
+        Self::limit_of_bandwidth_in(1.0)
     }
 
     /// Returns the limit of bandwidths in another unit; `units` of it are 1 GB/s.
-    pub(super) fn limit_of_bandwidth_in(units: f64) -> Self {
-        Self::level(BARE_COPY, Baseline::CopyShared, move |sample| sample.gb_per_second() * units)
+    pub(super) fn limit_of_bandwidth_in(units: f64) -> [Self; 1] {
+        [Self::level(BARE_COPY, Baseline::CopyShared, move |sample| sample.gb_per_second() * units)]
     }
 
     /// Returns trials of one of HERD's micro-benchmarks for the columns in `columns`: a curve per column, by message
@@ -264,8 +233,8 @@ impl Trial {
     ) -> Result<Vec<Point>, ExperimentError> {
         let taken = match &mut self.subject {
             Subject::Line(line) => {
-                let (chosen, stage) = (servers.chosen, servers.stage);
-                let measured = line.measure(chosen, stage, servers.ucx(&line.subject, report), report);
+                let (chosen, env) = (servers.chosen, servers.env);
+                let measured = line.measure(chosen, env, servers.ucx(&line.subject, report), report);
                 unless_illegal(self.series, measured, report)?;
                 line.samples.pop().map(Sample::of_line)
             }
@@ -277,7 +246,7 @@ impl Trial {
             Subject::Calls(task) => Some(servers.call(task)?),
             Subject::Kv(task) => Some(servers.operate(task, repetition, report)?),
             Subject::Remio(task) => Some(servers.transfer(task, repetition)?),
-            Subject::Channel(channel) => Some(channel.measure(servers.chosen, servers.stage, repetition)?),
+            Subject::Channel(channel) => Some(channel.measure(servers.chosen, servers.env, repetition)?),
             Subject::Files(task) => servers.pass(task, report)?,
             Subject::Database(task) => servers.query(*task, repetition, report)?,
             Subject::Learning(task) => servers.learn(*task, report)?,
@@ -302,130 +271,110 @@ fn unless_illegal<T>(
     measured.map(Some)
 }
 
-impl Sample {
-    pub(super) fn of_line(line: line::Sample) -> Self {
-        let none = f64::NAN;
-        Self {
-            line,
-            latency: None,
-            round_mean_us: none,
-            verbs_per_call: none,
-            server_cpu_us_per_call: none,
-            client_cpu_us_per_call: none,
-            empty_share: none,
-            remio: None,
-            writes_p50_us: none,
-            memory_mib_per_client: none,
-        }
-    }
-
-    /// Returns millions of operations a second.
-    pub(super) fn mops(&self) -> f64 {
-        self.line.per_second / 1e6
-    }
-
-    /// Returns thousands of operations a second.
-    pub(super) fn kops(&self) -> f64 {
-        self.line.per_second / 1e3
-    }
-
-    /// Returns the duration of a single operation in seconds.
-    pub(super) fn seconds(&self) -> f64 {
-        1.0 / self.line.per_second
-    }
-
-    /// Returns the processor time of the server per operation, in microseconds.
-    pub(super) fn server_us_per_op(&self) -> f64 {
-        self.line.server_cores * 1e6 / self.line.per_second
-    }
-
-    pub(super) fn server_cores(&self) -> f64 {
-        self.line.server_cores
-    }
-
-    pub(super) fn p99_us(&self) -> f64 {
-        self.line.p99_us
-    }
-
-    pub(super) fn mean_us(&self) -> f64 {
-        self.line.mean_us
-    }
-
-    pub(super) fn p50_us(&self) -> f64 {
-        self.line.p50_us
-    }
-
-    pub(super) fn gb_per_second(&self) -> f64 {
-        self.line.bytes_per_second / 1e9
-    }
-
-    pub(super) fn mb_per_second(&self) -> f64 {
-        self.line.bytes_per_second / 1e6
-    }
-}
-
-impl From<Line> for Subject {
-    fn from(line: Line) -> Self {
-        Self::Line(line)
-    }
-}
-
-impl From<RnicTask> for Subject {
-    fn from(task: RnicTask) -> Self {
-        Self::Line(task.into())
-    }
-}
-
-impl From<Baseline> for Subject {
-    fn from(baseline: Baseline) -> Self {
-        Rival::Bare(baseline).into()
-    }
-}
-
-impl From<Rival> for Subject {
-    fn from(rival: Rival) -> Self {
+impl Subject {
+    fn of_rival(rival: Rival) -> Self {
         Self::Line(Line::new(line::Subject::Rival(rival)))
     }
 }
 
-impl From<DatabaseTask> for Subject {
-    fn from(task: DatabaseTask) -> Self {
-        Self::Database(task)
+/// Implements the conversions of tasks to subjects.
+macro_rules! subjects {
+    ($($task:ty => $subject:expr;)*) => {
+        $(impl From<$task> for Subject {
+            fn from(task: $task) -> Self {
+                $subject(task)
+            }
+        })*
+    };
+}
+
+subjects! {
+    Line => Subject::Line;
+    RnicTask => |task: RnicTask| Subject::Line(task.into());
+    Baseline => |baseline| Subject::of_rival(Rival::Bare(baseline));
+    Rival => Subject::of_rival;
+    (RnicTask, Direction) => |(task, direction)| Subject::Rate(task, direction);
+    DatabaseTask => Subject::Database;
+    LearningTask => Subject::Learning;
+    FilesTask => Subject::Files;
+    Channel => Subject::Channel;
+    ClientPoolTask => |task| Subject::Channel(Channel::ClientPool(task));
+    Training => Subject::Training;
+    CallTask => Subject::Calls;
+    KvTask => Subject::Kv;
+    RemioTask => |task| Subject::Remio(Task::Remio(task));
+    VerbsTask => |task| Subject::Remio(Task::Verbs(task));
+}
+
+/// Value of a sweep, with its place on the horizontal axis.
+pub(super) trait Coordinate: Copy {
+    fn x(self) -> f64;
+}
+
+macro_rules! coordinates {
+    ($($number:ty)*) => {
+        $(impl Coordinate for $number {
+            fn x(self) -> f64 {
+                self as f64
+            }
+        })*
+    };
+}
+
+coordinates! { u16 u32 usize }
+
+/// A value without a natural number: its place is stated.
+impl<T: Copy> Coordinate for (f64, T) {
+    fn x(self) -> f64 {
+        self.0
     }
 }
 
-impl From<LearningTask> for Subject {
-    fn from(task: LearningTask) -> Self {
-        Self::Learning(task)
-    }
+/// Returns `limits`, and for each value of a sweep one trial of every curve.
+pub(super) fn grid<X: Coordinate, C: Copy>(
+    limits: impl IntoIterator<Item = Trial>,
+    values: &[X],
+    curves: &[(&'static str, C)],
+    trial: impl Fn(&'static str, X, C) -> Trial,
+) -> Vec<Trial> {
+    let trial = &trial;
+    let points = values
+        .iter()
+        .flat_map(|value| curves.iter().map(move |(series, curve)| trial(series, *value, *curve)));
+    limits.into_iter().chain(points).collect()
 }
 
-impl From<FilesTask> for Subject {
-    fn from(task: FilesTask) -> Self {
-        Self::Files(task)
-    }
+/// Returns the limits of one message at a time, and for each value of a sweep one point of every curve: `y` of the task
+/// of value and curve.
+pub(super) fn sweep<X: Coordinate, C: Copy, T: Into<Subject>>(
+    values: &[X],
+    curves: &[(&'static str, C)],
+    y: fn(&Sample) -> f64,
+    task: impl Fn(X, C) -> T,
+) -> Vec<Trial> {
+    sweep_beside(Trial::limits_of_one(y), values, curves, y, task)
 }
 
-impl From<Channel> for Subject {
-    fn from(channel: Channel) -> Self {
-        Self::Channel(channel)
-    }
+/// Returns `limits`, and the points of [`sweep`].
+pub(super) fn sweep_beside<X: Coordinate, C: Copy, T: Into<Subject>>(
+    limits: impl IntoIterator<Item = Trial>,
+    values: &[X],
+    curves: &[(&'static str, C)],
+    y: fn(&Sample) -> f64,
+    task: impl Fn(X, C) -> T,
+) -> Vec<Trial> {
+    grid(limits, values, curves, |series, value, curve| Trial::at(series, value.x(), task(value, curve), y))
 }
 
-impl From<Training> for Subject {
-    fn from(training: Training) -> Self {
-        Self::Training(training)
-    }
-}
-
-impl From<CallTask> for Subject {
-    fn from(task: CallTask) -> Self {
-        Self::Calls(task)
-    }
-}
-
-impl From<KvTask> for Subject {
-    fn from(task: KvTask) -> Self {
-        Self::Kv(task)
-    }
+/// Returns `limits`, and a level of every curve.
+pub(super) fn levels<C: Copy, T: Into<Subject>>(
+    limits: impl IntoIterator<Item = Trial>,
+    curves: &[(&'static str, C)],
+    y: fn(&Sample) -> f64,
+    task: impl Fn(C) -> T,
+) -> Vec<Trial> {
+    limits
+        .into_iter()
+        .chain(curves.iter().map(|(series, curve)| Trial::level(series, task(*curve), y)))
+        .collect()
 }

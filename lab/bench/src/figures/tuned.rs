@@ -1,7 +1,7 @@
 //! Rates at the window with the highest rate, as HERD tunes it for each point (section 3.1).
 
+use super::sample::Sample;
 use super::servers::Servers;
-use super::trial::Sample;
 use crate::rnic::{Direction, RnicError, RnicTask};
 use std::fmt::{self, Write};
 

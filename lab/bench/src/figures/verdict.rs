@@ -1,6 +1,6 @@
 //! Decides by rules on measured ranges whether a finding of a paper holds here.
 
-use super::experiment::{Experiment, Paper};
+use super::experiment::Paper;
 use super::results::Results;
 use crate::measure::Spread;
 use serde::{Deserialize, Serialize};
@@ -55,22 +55,133 @@ pub(super) struct Rule {
     pub(super) statement: &'static str,
     pub(super) source: &'static str,
     pub(super) rule: &'static str,
-    pub(super) decide: fn(&Results) -> Decision,
+    pub(super) decide: Decide,
+}
+
+/// The rule as program.
+pub(super) enum Decide {
+    /// All checks must hold. The text states their figures: each `{}` stands for the next quotient or value, `{counts}`
+    /// for the number of verdicts of each kind.
+    All(&'static [Check], &'static str),
+    /// More than half of the checks must hold, and none be refuted. Stated are the numbers of verdicts.
+    Majority(&'static [Check]),
+    /// Another rule.
+    Special(fn(&Results) -> Decision),
+}
+
+/// Bounds of a quotient or value, both included.
+type Bounds = (f64, f64);
+/// Bounds of a quotient whose numerator is the larger number.
+pub(super) const ABOVE: Bounds = at_least(1.0);
+/// Counts of verdicts as the only text of a rule.
+pub(super) const COUNTS: &str = "{counts}";
+
+pub(super) const fn at_least(low: f64) -> Bounds {
+    (low, f64::INFINITY)
+}
+
+pub(super) const fn at_most(high: f64) -> Bounds {
+    (0.0, high)
+}
+
+/// Curve names.
+type Curves = &'static [&'static str];
+
+/// Comparison of measured points.
+pub(super) enum Check {
+    /// Each curve of the first list divided by each of the second, at each x, lies within bounds: experiment, curves,
+    /// curves, xs, bounds.
+    Quotient(&'static str, Curves, Curves, &'static [u32], Bounds),
+    /// Each curve of the first list is above all of the second, with one verdict for each x: experiment, curves,
+    /// curves, xs.
+    AboveAll(&'static str, Curves, Curves, &'static [u32]),
+    /// The range of the first curves divided by that of the second ones lies within bounds: experiment, curves,
+    /// curves, x, bounds.
+    Groups(&'static str, Curves, Curves, u32, Bounds),
+    /// Each curve at the second x divided by itself at the first lies within bounds: experiment, curves, xs, bounds.
+    Change(&'static str, Curves, [u32; 2], Bounds),
+    /// The curve itself lies within bounds at each x: experiment, curve, xs, bounds.
+    Value(&'static str, &'static str, &'static [u32], Bounds),
+}
+
+impl Check {
+    /// Adds the verdicts, and the figures on which they are based. Returns `None` if a point was not measured.
+    fn decide(&self, results: &Results, verdicts: &mut Vec<Verdict>, figures: &mut Vec<Range>) -> Option<()> {
+        let point = |id, curve, x: u32| Range::of(results, id, curve, x.into());
+        let mut add = |range: Range, (low, high): Bounds| {
+            verdicts.push(range.within(low, high));
+            figures.push(range);
+        };
+        match *self {
+            Self::Quotient(id, over, under, xs, bounds) => {
+                for (x, over, under) in
+                    xs.iter().flat_map(|x| pairs(over, under).map(move |(a, b)| (*x, a, b)))
+                {
+                    add(point(id, over, x)?.over(point(id, under, x)?), bounds);
+                }
+            }
+            Self::AboveAll(id, over, under, xs) => {
+                for (x, over) in xs.iter().flat_map(|x| over.iter().map(move |over| (*x, *over))) {
+                    let over = point(id, over, x)?;
+                    let above = under.iter().map(|under| Some(over.above(point(id, under, x)?)));
+                    verdicts.push(all(&above.collect::<Option<Vec<_>>>()?));
+                }
+            }
+            Self::Groups(id, over, under, x, bounds) => {
+                let group = |curves: Curves| {
+                    let ranges = curves.iter().map(|curve| point(id, curve, x));
+                    ranges.reduce(|a, b| Some(a?.and(b?))).flatten()
+                };
+                add(group(over)?.over(group(under)?), bounds);
+            }
+            Self::Change(id, curves, [from, to], bounds) => {
+                for curve in curves {
+                    add(point(id, curve, to)?.over(point(id, curve, from)?), bounds);
+                }
+            }
+            Self::Value(id, curve, xs, bounds) => {
+                for x in xs {
+                    add(point(id, curve, *x)?, bounds);
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+fn pairs(over: Curves, under: Curves) -> impl Iterator<Item = (&'static str, &'static str)> {
+    over.iter().flat_map(move |over| under.iter().map(move |under| (*over, *under)))
+}
+
+impl Decide {
+    fn decide(&self, results: &Results) -> Decision {
+        let checks = match self {
+            Self::All(checks, _) | Self::Majority(checks) => checks,
+            Self::Special(decide) => return decide(results),
+        };
+        let (mut verdicts, mut figures) = (Vec::new(), Vec::new());
+        for check in *checks {
+            check.decide(results, &mut verdicts, &mut figures)?;
+        }
+        Some(match self {
+            Self::All(_, text) => {
+                let text = text.replace(COUNTS, &counts(&verdicts));
+                let fill = |text: String, figure: Range| text.replacen("{}", &figure.to_string(), 1);
+                (all(&verdicts), figures.into_iter().fold(text, fill))
+            }
+            _ => (majority(&verdicts), counts(&verdicts)),
+        })
+    }
 }
 
 /// Applies all rules of a paper if at least one of its experiments was run.
-pub(super) fn decided(
-    rules: &[Rule],
-    paper: &Paper,
-    experiments: &[&Experiment],
-    results: &Results,
-) -> Vec<Finding> {
-    if !experiments.iter().any(|experiment| results.of(experiment.id).is_some()) {
+pub(super) fn decided(rules: &[Rule], paper: &Paper, results: &Results) -> Vec<Finding> {
+    if !results.experiments.iter().any(|outcome| outcome.id.starts_with(paper.letter)) {
         return Vec::new();
     }
     let decided = rules.iter().map(|rule| {
         let (verdict, because) =
-            (rule.decide)(results).unwrap_or_else(|| (Verdict::CannotBeTold, MISSING.to_owned()));
+            rule.decide.decide(results).unwrap_or_else(|| (Verdict::CannotBeTold, MISSING.to_owned()));
         Finding {
             statement: rule.statement.to_owned(),
             source: format!("{}, {}", paper.letter, rule.source),
@@ -174,14 +285,16 @@ pub(super) fn counts(verdicts: &[Verdict]) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::figures::experiment::Experiment;
     use crate::figures::results::{Measured, Outcome, Series};
     use Verdict::{CannotBeTold, Confirmed, Refuted};
 
     /// Returns the verdicts of a paper's rules on given points (experiment, curve, x and y), each measured three times
     /// within 1 %.
     pub(in crate::figures) fn verdicts_on(
-        experiments: &[&Experiment],
-        findings: fn(&Results) -> Vec<Finding>,
+        experiments: impl Iterator<Item = &'static Experiment> + Clone,
+        rules: &[Rule],
+        paper: &Paper,
         points: &[(&str, &str, f64, f64)],
     ) -> Vec<Verdict> {
         let mut outcomes: Vec<Outcome> = Vec::new();
@@ -189,8 +302,8 @@ pub(super) mod tests {
             let y = Spread { median: *y, min: 0.99 * y, max: 1.01 * y, repetitions: 3 };
             let point = Measured { x: Some(*x), y };
             if !outcomes.iter().any(|outcome| outcome.id == *id) {
-                outcomes
-                    .push(Outcome::new(experiments.iter().find(|experiment| experiment.id == *id).unwrap()));
+                let experiment = experiments.clone().find(|experiment| experiment.id == *id).unwrap();
+                outcomes.push(Outcome::new(experiment));
             }
             let outcome = outcomes.iter_mut().find(|outcome| outcome.id == *id).unwrap();
             match outcome.measured.iter_mut().find(|series| series.name == *name) {
@@ -209,7 +322,7 @@ pub(super) mod tests {
             findings: Vec::new(),
             is_complete: true,
         };
-        findings(&results).iter().map(|finding| finding.verdict).collect()
+        decided(rules, paper, &results).iter().map(|finding| finding.verdict).collect()
     }
 
     #[test]

@@ -8,12 +8,12 @@ pub(crate) use empty::EmptyFiles;
 pub(crate) use passes::Pass;
 
 use crate::experiments::server::ServerError;
-use crate::experiments::{ExperimentError, Stage};
+use crate::experiments::{ExperimentEnv, ExperimentError};
 use crate::peer::PeerError;
 use crate::report::Report;
 use farcall::select::Selection;
 use mounted::Mounted;
-use passes::{Contents, Passed};
+use passes::{Contents, PassState};
 use rustix::mount::{UnmountFlags, unmount};
 use std::fmt;
 use std::fs::OpenOptions;
@@ -74,7 +74,7 @@ pub(crate) struct Files {
 
 /// The file is dropped before the file system that contains it.
 struct Opened {
-    file: Passed,
+    file: PassState,
     _on: On,
 }
 
@@ -94,13 +94,13 @@ impl Files {
         &mut self,
         task: &FilesTask,
         nic: &Selection,
-        stage: &Stage,
+        env: &ExperimentEnv,
         report: &mut Report,
     ) -> Result<Option<f64>, ExperimentError> {
         let at = Place::ALL.iter().position(|place| *place == task.place).unwrap_or(0);
         let opened = match &mut self.files[at] {
             Some(opened) => opened,
-            None => self.files[at].insert(open(task.place, nic, stage)),
+            None => self.files[at].insert(open(task.place, nic, env)),
         };
         match opened {
             Ok(opened) => Ok(Some(opened.file.pass(task.pass, task.record_bytes)?)),
@@ -114,20 +114,20 @@ impl Files {
 
 /// Returns the length of a file in bytes: far more than caches hold, less if measurements are shorter than the
 /// default.
-fn file_bytes(stage: &Stage) -> u64 {
-    let part = stage.scaled(Duration::from_secs(1)).as_secs_f64();
+fn file_bytes(env: &ExperimentEnv) -> u64 {
+    let part = env.scaled(Duration::from_secs(1)).as_secs_f64();
     ((256.0 * part) as u64).max(1) << 20
 }
 
-fn open(place: Place, nic: &Selection, stage: &Stage) -> Result<Opened, NotMounted> {
-    let len_bytes = file_bytes(stage);
+fn open(place: Place, nic: &Selection, env: &ExperimentEnv) -> Result<Opened, NotMounted> {
+    let len_bytes = file_bytes(env);
     let (dir, name, contents, on) = match place {
         Place::Remote => {
-            let mounted = Mounted::start(nic, stage, 2 * len_bytes)?;
+            let mounted = Mounted::start(nic, env, 2 * len_bytes)?;
             (mounted.dir().to_owned(), "file", Contents::Kept, On::Remote { _mounted: mounted })
         }
         Place::Empty => {
-            let empty = MountedEmpty::start(stage, len_bytes)?;
+            let empty = MountedEmpty::start(env, len_bytes)?;
             (
                 empty.dir().to_owned(),
                 farcall_files::ONE_FILE_NAME,
@@ -141,7 +141,7 @@ fn open(place: Place, nic: &Selection, stage: &Stage) -> Result<Opened, NotMount
             (dir.path().to_owned(), "file", Contents::Kept, On::Tmpfs { _dir: dir })
         }
     };
-    Ok(Opened { file: Passed::new(dir.join(name), len_bytes, contents), _on: on })
+    Ok(Opened { file: PassState::new(dir.join(name), len_bytes, contents), _on: on })
 }
 
 impl From<ServerError> for NotMounted {
@@ -179,10 +179,10 @@ struct MountedEmpty {
 }
 
 impl MountedEmpty {
-    fn start(stage: &Stage, len_bytes: u64) -> Result<Self, NotMounted> {
+    fn start(env: &ExperimentEnv, len_bytes: u64) -> Result<Self, NotMounted> {
         let dir = directory()?;
         let task = EmptyFiles { dir: dir.path().to_owned(), len_bytes };
-        let peer = stage.launcher.start(&task, stage.server_core, &[])?;
+        let peer = env.launcher.start(&task, env.server_core, &[])?;
         Ok(Self { dir, _peer: peer })
     }
 

@@ -1,7 +1,7 @@
 //! `farcall mount` over one memory node.
 
 use super::{NotMounted, directory, take_off};
-use crate::experiments::Stage;
+use crate::experiments::ExperimentEnv;
 use crate::experiments::server::ServerProcess;
 use crate::nodes::Nodes;
 use crate::peer::PeerLauncher;
@@ -22,15 +22,15 @@ pub(super) struct Mounted {
 
 impl Mounted {
     /// Mounts a file system of `size_bytes` bytes.
-    pub(super) fn start(nic: &Selection, stage: &Stage, size_bytes: u64) -> Result<Self, NotMounted> {
+    pub(super) fn start(nic: &Selection, env: &ExperimentEnv, size_bytes: u64) -> Result<Self, NotMounted> {
         let dir = directory()?;
-        let nodes = Nodes::start(nic, 1, size_bytes, stage.server_core)?;
+        let nodes = Nodes::start(nic, 1, size_bytes, env.server_core)?;
         let place = dir.path().to_string_lossy().into_owned();
         let mut args: Vec<String> =
             ["--json", "mount", &place, "--size", &size_bytes.to_string()].map(str::to_owned).into();
         args.extend(nodes.client_args());
         args.extend(nic.args());
-        let mount = ServerProcess::start(&PeerLauncher::with_args(args), &[stage.server_core])?;
+        let mount = ServerProcess::start(&PeerLauncher::with_args(args), &[env.server_core])?;
         Ok(Self { dir, mount: Some(mount), _nodes: nodes })
     }
 

@@ -46,7 +46,7 @@ pub(super) enum Contents {
 }
 
 /// A file, and the pass that wrote it last.
-pub(super) struct Passed {
+pub(super) struct PassState {
     path: PathBuf,
     len_bytes: u64,
     contents: Contents,
@@ -54,7 +54,7 @@ pub(super) struct Passed {
     turn: u64,
 }
 
-impl Passed {
+impl PassState {
     pub(super) fn new(path: PathBuf, len_bytes: u64, contents: Contents) -> Self {
         Self { path, len_bytes, contents, turn: 0 }
     }
@@ -170,7 +170,7 @@ mod tests {
     fn passes_go_over_the_whole_file_and_another_page_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        let mut file = Passed::new(path.clone(), 300 << 10, Contents::Kept);
+        let mut file = PassState::new(path.clone(), 300 << 10, Contents::Kept);
         for record_bytes in [4 << 10, 64 << 10, 1 << 20] {
             for pass in [Pass::Write, Pass::Rewrite, Pass::Read, Pass::Reread] {
                 assert!(file.pass(pass, record_bytes).unwrap() > 0.0, "{pass}");
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_file_is_written_before_it_is_read() {
         let dir = tempfile::tempdir().unwrap();
-        let mut file = Passed::new(dir.path().join("file"), 64 << 10, Contents::Kept);
+        let mut file = PassState::new(dir.path().join("file"), 64 << 10, Contents::Kept);
         assert!(file.pass(Pass::Read, 4 << 10).unwrap() > 0.0);
     }
 }

@@ -1,26 +1,26 @@
 //! gRPC between two processes of one thread each. The same generated code runs over tonic's transport on TCP, over
 //! that transport with streams instead of TCP, and over frames without HTTP/2.
 
-mod crowd;
+mod clients;
 mod load;
 mod service;
 mod waiting;
 mod ycsb;
 
-pub use crowd::{Calls, Crowd, CrowdServer, CrowdTask, crowd};
+pub use clients::{Calls, ClientPool, ClientPoolServer, ClientPoolTask, client_pool};
 pub use ycsb::{Ycsb, YcsbServer, YcsbTask, ycsb};
 
 use crate::measure::{CpuMeter, RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
-use crate::streams::Way;
+use crate::streams::WaitMode;
+use farcall::grpc::{Channel, GrpcOptions, Server, Services};
 use farcall::select::{SelectedNic, Selection};
+use farcall::stream::StreamOptions;
 use farcall_echo::v1::echo_client::EchoClient;
 use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
 use farcall_echo::v1::echo_server::EchoServer;
 use farcall_grpc::http2::{Connector, Incoming};
-use farcall_grpc::{Channel, GrpcOptions, Server, Services};
 use farcall_link::{Nic, WaitStrategy};
-use farcall_stream::StreamOptions;
 pub use load::{CALLS_AT_ONCE, Load, MESSAGE_LEN_BYTES};
 use serde::{Deserialize, Serialize};
 use service::Answers;
@@ -43,8 +43,8 @@ pub enum Preset {
     /// The same, with unary methods that bypass tonic's codec at both ends.
     Direct,
     /// Like `Native`, with RR-Compound's wait strategies at both ends; BPEV has one poller at the server. Not
-    /// [`Way::Tcp`].
-    Waits(Way),
+    /// [`WaitMode::Tcp`].
+    Waits(WaitMode),
 }
 
 impl fmt::Display for Preset {
@@ -54,7 +54,7 @@ impl fmt::Display for Preset {
             Self::Http2 => "http2",
             Self::Native => "native",
             Self::Direct => "direct",
-            Self::Waits(way) => return way.fmt(f),
+            Self::Waits(mode) => return mode.fmt(f),
         })
     }
 }
@@ -79,7 +79,7 @@ impl Preset {
     /// otherwise.
     fn serving(self) -> Result<StreamOptions, PeerError> {
         match self {
-            Self::Waits(way) => waiting::serving(way, 1, None, StreamOptions::default()),
+            Self::Waits(mode) => waiting::serving(mode, 1, None, StreamOptions::default()),
             _ => Ok(self.calling()),
         }
     }
@@ -87,7 +87,7 @@ impl Preset {
     /// Returns the stream options of a client's end.
     fn calling(self) -> StreamOptions {
         match self {
-            Self::Waits(way) => waiting::calling(way, None, StreamOptions::default()),
+            Self::Waits(mode) => waiting::calling(mode, None, StreamOptions::default()),
             _ => StreamOptions::default().waiting(WaitStrategy::Busy),
         }
     }

@@ -4,7 +4,7 @@ use crate::peer::tests::launcher;
 use crate::workload::Workload;
 use std::time::Duration;
 
-const WAYS: [Way; 4] = [Way::Bp, Way::Bpts, Way::Event, Way::Bpev];
+const WAYS: [WaitMode; 4] = [WaitMode::Bp, WaitMode::Bpts, WaitMode::Event, WaitMode::Bpev];
 
 fn plan() -> PairPlan {
     let (server_core, client_core) = Cores::allowed().unwrap().server_and_client();
@@ -34,15 +34,16 @@ fn every_load_is_measured_over_every_preset() {
 #[test]
 fn clients_of_one_server_are_measured_whichever_way_it_waits() {
     let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
-    for way in WAYS.into_iter().chain([Way::Tcp]) {
+    for mode in WAYS.into_iter().chain([WaitMode::Tcp]) {
         for (calls, request_bytes, answer_bytes) in
             [(Calls::Unary, 4_096, 4_096), (Calls::Direct, 64, 8), (Calls::Stream { in_flight: 32 }, 32, 8)]
         {
-            let task = CrowdTask { clients: 3, ..CrowdTask::of(way, calls, request_bytes, answer_bytes) };
-            let crowd = crowd(task, &chosen, &plan).unwrap_or_else(|error| panic!("{task}: {error}"));
-            let count = crowd.latencies.count();
-            assert!((count > 0) == (crowd.per_second > 0.0), "{task}: {count}");
-            assert!(crowd.memory_bytes > 0.0 && crowd.cores.iter().all(|cores| *cores >= 0.0), "{task}");
+            let task =
+                ClientPoolTask { clients: 3, ..ClientPoolTask::of(mode, calls, request_bytes, answer_bytes) };
+            let pool = client_pool(task, &chosen, &plan).unwrap_or_else(|error| panic!("{task}: {error}"));
+            let count = pool.latencies.count();
+            assert!((count > 0) == (pool.per_second > 0.0), "{task}: {count}");
+            assert!(pool.memory_bytes > 0.0 && pool.cores.iter().all(|cores| *cores >= 0.0), "{task}");
         }
     }
 }
@@ -50,9 +51,9 @@ fn clients_of_one_server_are_measured_whichever_way_it_waits() {
 #[test]
 fn knobs_and_pauses_of_a_crowd_are_used() {
     let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
-    let usual = CrowdTask::of(Way::Bpev, Calls::Unary, 8_192, 8_192);
+    let usual = ClientPoolTask::of(WaitMode::Bpev, Calls::Unary, 8_192, 8_192);
     let interval = Duration::from_micros(400);
-    let task = CrowdTask {
+    let task = ClientPoolTask {
         interval,
         clients: 2,
         pollers: 2,
@@ -60,19 +61,19 @@ fn knobs_and_pauses_of_a_crowd_are_used() {
         ring_bytes: Some(32 << 10),
         ..usual
     };
-    let measured = crowd(task, &chosen, &plan).unwrap();
+    let measured = client_pool(task, &chosen, &plan).unwrap();
     // Each of two clients begins at most one call per 400 µs. A call that was outstanding at the start of the period
     // counts as well.
     let most = 2.0 * (1.0 / interval.as_secs_f64() + 1.0 / plan.duration.as_secs_f64());
     assert!(measured.per_second <= most, "{} of {most}", measured.per_second);
-    let task = CrowdTask { pollers: 0, bp_timeout_us: Some(0), ..usual };
-    assert!(crowd(task, &chosen, &plan).unwrap().cores[0].is_finite());
+    let task = ClientPoolTask { pollers: 0, bp_timeout_us: Some(0), ..usual };
+    assert!(client_pool(task, &chosen, &plan).unwrap().cores[0].is_finite());
 }
 
 #[test]
 fn every_ycsb_workload_is_right_over_every_preset() {
     let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
-    let presets = [Preset::Tcp, Preset::Http2, Preset::Native, Preset::Direct, Preset::Waits(Way::Bpev)];
+    let presets = [Preset::Tcp, Preset::Http2, Preset::Native, Preset::Direct, Preset::Waits(WaitMode::Bpev)];
     for workload in Workload::ALL {
         for preset in presets {
             let task = YcsbTask { preset, workload, clients: 3, records: 300, operations: 90 };

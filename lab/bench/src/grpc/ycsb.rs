@@ -7,9 +7,9 @@ use crate::measure::{CpuMeter, LatencyRecorder, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
 use crate::workload::{Op, OpKind, OpStream, RecordShape, StreamConfig, Workload};
 use bytes::Bytes;
+use farcall::grpc::{Channel, GrpcOptions};
 use farcall::select::{SelectedNic, Selection};
 use farcall_grpc::http2::Connector;
-use farcall_grpc::{Channel, GrpcOptions};
 use farcall_grpc_kv::v1::ordered_kv_client::OrderedKvClient;
 use farcall_grpc_kv::v1::ordered_kv_direct::OrderedKvDirectClient;
 use farcall_grpc_kv::v1::{
@@ -119,6 +119,27 @@ trait Caller: Clone + 'static {
     async fn load(&mut self, request: BatchRequest) -> Result<(), Status>;
 }
 
+/// Methods of [`Caller`] by those of a generated client, which have the same names.
+macro_rules! generated_methods {
+    () => {
+        async fn get(&mut self, request: GetRequest) -> Result<GetResponse, Status> {
+            Self::get(self, request).await.map(Response::into_inner)
+        }
+
+        async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status> {
+            Self::put(self, request).await.map(Response::into_inner)
+        }
+
+        async fn scan(&mut self, request: ScanRequest) -> Result<ScanResponse, Status> {
+            Self::scan(self, request).await.map(Response::into_inner)
+        }
+
+        async fn load(&mut self, request: BatchRequest) -> Result<(), Status> {
+            self.batch(request).await.map(drop)
+        }
+    };
+}
+
 impl<T> Caller for OrderedKvClient<T>
 where
     T: GrpcService<Body> + Clone + 'static,
@@ -126,39 +147,11 @@ where
     T::ResponseBody: http_body::Body<Data = Bytes> + Send + 'static,
     <T::ResponseBody as http_body::Body>::Error: Into<StdError> + Send,
 {
-    async fn get(&mut self, request: GetRequest) -> Result<GetResponse, Status> {
-        Self::get(self, request).await.map(Response::into_inner)
-    }
-
-    async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status> {
-        Self::put(self, request).await.map(Response::into_inner)
-    }
-
-    async fn scan(&mut self, request: ScanRequest) -> Result<ScanResponse, Status> {
-        Self::scan(self, request).await.map(Response::into_inner)
-    }
-
-    async fn load(&mut self, request: BatchRequest) -> Result<(), Status> {
-        self.batch(request).await.map(drop)
-    }
+    generated_methods!();
 }
 
 impl Caller for OrderedKvDirectClient {
-    async fn get(&mut self, request: GetRequest) -> Result<GetResponse, Status> {
-        Self::get(self, request).await.map(Response::into_inner)
-    }
-
-    async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Status> {
-        Self::put(self, request).await.map(Response::into_inner)
-    }
-
-    async fn scan(&mut self, request: ScanRequest) -> Result<ScanResponse, Status> {
-        Self::scan(self, request).await.map(Response::into_inner)
-    }
-
-    async fn load(&mut self, request: BatchRequest) -> Result<(), Status> {
-        self.batch(request).await.map(drop)
-    }
+    generated_methods!();
 }
 
 /// Measures a workload against a new server with new records. Pins the calling thread.

@@ -2,9 +2,9 @@
 
 use super::rpc::{Traffic, failed_call};
 use super::target::{Outcome, Request, Target, TargetError};
+use farcall::rpc::ClientOptions;
 use farcall_kv::bypass::{Answer, BypassClient, BypassError, ReadCounters, Scheme};
 use farcall_link::Nic;
-use farcall_rpc::ClientOptions;
 use std::net::SocketAddr;
 use std::time::Instant;
 

@@ -1,15 +1,15 @@
 //! The key-value service over Farcall RPC, as a target of the load generator.
 
 use super::target::{Outcome, Request, Target, TargetError};
+use farcall::kv::PutMode;
+use farcall::rpc::tune::{Decision, LinkProfile};
+use farcall::rpc::{
+    CallError, CallId, Client, ClientOptions, ConnectError, Counters, Executed, UnknownBecause, Verbs,
+};
 use farcall::select::Selection;
-use farcall_kv::store::PutMode;
 use farcall_kv::wire::{Request as KvRequest, Status, decode_item, decode_version};
 use farcall_link::{BatchConfig, BatchSizing, Batching, Geometry, Plan};
-use farcall_rpc::tune::{Decision, LinkProfile};
-use farcall_rpc::{
-    AnyCaller, CallError, CallId, Client, ClientOf, ClientOptions, ConnectError, Counters, Executed,
-    UnknownBecause, Verbs,
-};
+use farcall_rpc::{AnyCaller, ClientOf};
 use std::time::{Duration, Instant};
 
 /// More than the maximum window of a connection.

@@ -2,7 +2,7 @@
 
 use super::local_swap::SwapArea;
 use super::{Backing, NotHere};
-use crate::experiments::Stage;
+use crate::experiments::ExperimentEnv;
 use crate::experiments::server::ServerError;
 use crate::nodes::Nodes;
 use farcall::select::Selection;
@@ -46,14 +46,14 @@ impl Confinement {
         resident_bytes: u64,
         peak_bytes: u64,
         nic: &Selection,
-        stage: &Stage,
+        env: &ExperimentEnv,
     ) -> Result<Self, NotHere> {
         let size_bytes = (peak_bytes + SPARE_BYTES).next_multiple_of(1 << 20);
         match backing {
             Backing::None => Ok(Self::none()),
             Backing::Bare => Self::paged(resident_bytes, size_bytes, nic, None),
             Backing::Remote => {
-                let nodes = Nodes::start(nic, 1, size_bytes, stage.server_core)?;
+                let nodes = Nodes::start(nic, 1, size_bytes, env.server_core)?;
                 Self::paged(resident_bytes, size_bytes, nic, Some(nodes))
             }
             Backing::Disk => Self::local(resident_bytes, || SwapArea::on_disk(size_bytes)),

@@ -2,7 +2,7 @@
 
 use super::confinement::Confinement;
 use super::{NotHere, Resident, redis, script};
-use crate::experiments::{ExperimentError, Stage};
+use crate::experiments::{ExperimentEnv, ExperimentError};
 use crate::python::python_with;
 use crate::report::Report;
 use farcall::select::Selection;
@@ -100,13 +100,13 @@ impl Databases {
         task: DatabaseTask,
         repetition: u32,
         nic: &Selection,
-        stage: &Stage,
+        env: &ExperimentEnv,
         report: &mut Report,
     ) -> Result<Result<DatabaseFigures, NotHere>, ExperimentError> {
         let DatabaseTask { database, mix, resident } = task;
         let asked = match self.of(database, resident, |of| of == repetition) {
             Some(asked) => asked,
-            None => self.ask(database, resident, repetition, nic, stage, report)?,
+            None => self.ask(database, resident, repetition, nic, env, report)?,
         };
         Ok(asked.map(|asked| match mix {
             Mix::Etc => asked.etc,
@@ -131,7 +131,7 @@ impl Databases {
         resident: Resident,
         repetition: u32,
         nic: &Selection,
-        stage: &Stage,
+        env: &ExperimentEnv,
         report: &mut Report,
     ) -> Result<Result<Asked, NotHere>, ExperimentError> {
         let confinement = if resident == Resident::ALL {
@@ -139,15 +139,15 @@ impl Databases {
         } else {
             let all = match self.of(database, Resident::ALL, |_| true) {
                 Some(all) => all,
-                None => self.ask(database, Resident::ALL, repetition, nic, stage, report)?,
+                None => self.ask(database, Resident::ALL, repetition, nic, env, report)?,
             };
             all.and_then(|Asked { peak_bytes, .. }| {
                 let bytes = resident.bytes_of(peak_bytes);
-                Confinement::open(resident.backing, bytes, peak_bytes, nic, stage)
+                Confinement::open(resident.backing, bytes, peak_bytes, nic, env)
             })
         };
         let asked = match confinement {
-            Ok(confinement) => run(database, &confinement, repetition, stage, report)?,
+            Ok(confinement) => run(database, &confinement, repetition, env, report)?,
             Err(why) => Err(why),
         };
         self.asked.push((database, resident, repetition, asked.clone()));
@@ -160,20 +160,20 @@ fn run(
     database: Database,
     confinement: &Confinement,
     repetition: u32,
-    stage: &Stage,
+    env: &ExperimentEnv,
     report: &mut Report,
 ) -> Result<Result<Asked, NotHere>, ExperimentError> {
-    let seed = stage.seed.wrapping_add(repetition.into());
-    let duration = stage.scaled(DURATION);
+    let seed = env.seed.wrapping_add(repetition.into());
+    let duration = env.scaled(DURATION);
     match database {
-        Database::Redis => redis::run(confinement, duration, seed, stage, report),
+        Database::Redis => redis::run(confinement, duration, seed, env, report),
         Database::Sqlite => {
             let python = match python_with("sqlite3", "python3 with SQLite") {
                 Ok(python) => python,
                 Err(missing) => return Ok(Err(NotHere(missing))),
             };
             let args = [RECORDS.to_string(), duration.as_secs_f64().to_string(), seed.to_string()];
-            let cores = [stage.server_core, stage.client_core];
+            let cores = [env.server_core, env.client_core];
             script::run(confinement, Path::new(&python), SQLITE, &args, &cores)
         }
     }

@@ -2,7 +2,7 @@
 
 use super::confinement::Confinement;
 use super::{NotHere, Resident, script};
-use crate::experiments::{ExperimentError, Stage};
+use crate::experiments::{ExperimentEnv, ExperimentError};
 use farcall::select::Selection;
 use serde::Deserialize;
 use std::fmt;
@@ -82,12 +82,12 @@ impl Learning {
         task: LearningTask,
         python: &Path,
         nic: &Selection,
-        stage: &Stage,
+        env: &ExperimentEnv,
     ) -> Result<Result<f64, NotHere>, ExperimentError> {
         let LearningTask { algorithm, resident } = task;
         let run = |confinement: &Confinement| {
             let args = [algorithm.name().to_owned(), DATA_MIB.to_string()];
-            let cores = [stage.server_core, stage.client_core];
+            let cores = [env.server_core, env.client_core];
             script::run::<Learnt>(confinement, python, SCRIPT, &args, &cores)
         };
         let reference = match self.references.iter().find(|(whose, _)| *whose == algorithm) {
@@ -106,7 +106,7 @@ impl Learning {
         };
         let peak_bytes = reference.peak_bytes;
         let bytes = resident.bytes_of(peak_bytes);
-        let confinement = match Confinement::open(resident.backing, bytes, peak_bytes, nic, stage) {
+        let confinement = match Confinement::open(resident.backing, bytes, peak_bytes, nic, env) {
             Ok(confinement) => confinement,
             Err(why) => return Ok(Err(why)),
         };

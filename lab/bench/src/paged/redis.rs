@@ -4,7 +4,7 @@ use super::NotHere;
 use super::confinement::Confinement;
 use super::databases::{Asked, DatabaseFigures, Mix, RECORDS};
 use crate::experiments::server::{ServerError, ServerProcess};
-use crate::experiments::{ExperimentError, Stage};
+use crate::experiments::{ExperimentEnv, ExperimentError, foreign_server};
 use crate::foreign_store::{ForeignStore, Socket};
 use crate::load::{Connection, Ledger, Load, LoadPlan, Outcome, RedisTarget, Request, Target, TargetError};
 use crate::measure::{pin_thread, resident_bytes};
@@ -28,20 +28,20 @@ pub(super) fn run(
     confinement: &Confinement,
     duration: Duration,
     seed: u64,
-    stage: &Stage,
+    env: &ExperimentEnv,
     report: &mut Report,
 ) -> Result<Result<Asked, NotHere>, ExperimentError> {
     let dir = tempfile::tempdir()?;
     let store = ForeignStore::Redis;
-    let cores = [stage.server_core, stage.client_core];
+    let cores = [env.server_core, env.client_core];
     let socket = dir.path().join("redis");
     let command = confinement.command(store.program());
-    let server = match ServerProcess::start_store(store, command, Socket::Unix, socket.clone(), 0, &cores) {
+    let server = match foreign_server::start(store, command, Socket::Unix, socket.clone(), 0, &cores) {
         Ok(server) => server,
         Err(missing @ ServerError::NotInstalled(_)) => return Ok(Err(NotHere(missing.to_string()))),
         Err(error) => return Err(error.into()),
     };
-    pin_thread(stage.client_core)?;
+    pin_thread(env.client_core)?;
     let shape = RecordShape::new(KEY_LEN_BYTES, VALUE_LEN_BYTES)?;
     fill(&mut RedisTarget::connect_unix(&socket, PATIENCE)?, shape)?;
     let mut ledger = Ledger::new(RECORDS);

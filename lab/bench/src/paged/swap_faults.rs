@@ -2,7 +2,7 @@
 
 use super::confinement::Confinement;
 use super::{Backing, NotHere, script};
-use crate::experiments::{ExperimentError, Progress, Stage};
+use crate::experiments::{ExperimentEnv, ExperimentError, Progress};
 use crate::python::python_with;
 use farcall::select::Selection;
 use serde::Deserialize;
@@ -66,7 +66,7 @@ const AREAS: [Backing; 4] = [Backing::Bare, Backing::Remote, Backing::Disk, Back
 pub fn run(
     plan: &SwapFaultsPlan,
     nic: &Selection,
-    stage: &Stage,
+    env: &ExperimentEnv,
     tell: Progress<'_>,
 ) -> Result<Vec<AreaFaults>, ExperimentError> {
     let python = python_with("mmap", "python3")?;
@@ -77,7 +77,7 @@ pub fn run(
             if !tell(&format!("{}, round {} of {}", area.name(), round + 1, plan.rounds)) {
                 return Err("it was ended before all was measured".into());
             }
-            match one(plan, round, *area, Path::new(&python), nic, stage)? {
+            match one(plan, round, *area, Path::new(&python), nic, env)? {
                 Ok(round) => rounds.push(round),
                 Err(NotHere(why)) => *found = Err(why),
             }
@@ -96,17 +96,17 @@ fn one(
     area: Backing,
     python: &Path,
     nic: &Selection,
-    stage: &Stage,
+    env: &ExperimentEnv,
 ) -> Result<Result<Round, NotHere>, ExperimentError> {
     let (peak_bytes, resident) = (plan.size_bytes + PYTHON_BYTES, u64::from(plan.resident_percent));
     let resident_bytes = plan.size_bytes / 100 * resident + PYTHON_BYTES;
-    let confinement = match Confinement::open(area, resident_bytes, peak_bytes, nic, stage) {
+    let confinement = match Confinement::open(area, resident_bytes, peak_bytes, nic, env) {
         Ok(confinement) => confinement,
         Err(why) => return Ok(Err(why)),
     };
     let seed = plan.seed.wrapping_add(round.into());
     let args = [plan.size_bytes.to_string(), plan.touches.to_string(), seed.to_string()];
-    script::run(&confinement, python, SCRIPT, &args, &[stage.server_core, stage.client_core])
+    script::run(&confinement, python, SCRIPT, &args, &[env.server_core, env.client_core])
 }
 
 fn sum(rounds: &[Round]) -> SwapFaults {

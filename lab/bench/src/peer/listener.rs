@@ -4,9 +4,13 @@
 //! any of its connections. Both end when the client half exits or cannot be reached any more.
 
 use super::control::{Control, receive_up_to, send};
-use super::far::{Begun, GREETING_PATIENCE, Greeted, StopServer, Wish, greeting, judge, read_greeting};
+use super::remote_agent::{
+    AgentRequest, Begun, GREETING_PATIENCE, GreetingCheck, StopServer, check_greeting, greeting,
+    read_greeting,
+};
 use super::{ChildProcess, Order, PeerError, PeerLauncher};
-use crate::experiments::server::{ServerProcess, Service};
+use crate::experiments::server::ServerProcess;
+use crate::experiments::service::Service;
 use crate::measure::{Cores, cpu_time};
 use crate::report::Conditions;
 use crate::tasks::is_done_for_others;
@@ -27,7 +31,7 @@ use std::time::{Duration, Instant};
 /// Maximum number of concurrent connections; each may have a process.
 const CONNECTIONS_MAX: usize = 64;
 /// Maximum length of a request in bytes, which becomes an environment variable.
-pub(super) const WISH_LEN_BYTES_MAX: u32 = 64 << 10;
+pub(super) const REQUEST_LEN_BYTES_MAX: u32 = 64 << 10;
 /// Interval at which the end of the server half is checked.
 const WATCH: Duration = Duration::from_millis(50);
 /// Time that a new run waits for the end of the previous one, whose client half may just have exited.
@@ -136,14 +140,14 @@ impl Half {
         let control = Control::of_tcp(stream).map_err(system)?;
         control.set_patience(Some(GREETING_PATIENCE)).map_err(system)?;
         greet(&control)?;
-        let wish = match receive_up_to(&control, WISH_LEN_BYTES_MAX) {
-            Ok(wish) => wish,
+        let request = match receive_up_to(&control, REQUEST_LEN_BYTES_MAX) {
+            Ok(request) => request,
             Err(error) => return refuse(&control, error.to_string()),
         };
         // The timeout is removed because it would apply to a process that inherits the stream as well.
         control.set_patience(None).map_err(system)?;
-        match wish {
-            Wish::Run => match self.begin(client) {
+        match request {
+            AgentRequest::Run => match self.begin(client) {
                 Ok(run) => {
                     tell(&format!("{client}: a run begins"));
                     answer(&control, &Begun { run: run.token, about: self.about() })?;
@@ -153,21 +157,23 @@ impl Half {
                 }
                 Err(why) => refuse(&control, why),
             },
-            Wish::Peer { run, order } => match self.run(run) {
+            AgentRequest::Peer { run, order } => match self.run(run) {
                 Ok(_) if !is_done_for_others(&order.kind) => {
                     refuse(&control, format!("no task {:?} is done for another host", order.kind))
                 }
                 Ok(run) => self.peer(&run, order, &control),
                 Err(why) => refuse(&control, why),
             },
-            Wish::Serve { run, service } => match self.run(run) {
+            AgentRequest::Serve { run, service } => match self.run(run) {
                 Ok(run) => self.server(&run, &service, &control),
                 Err(why) => refuse(&control, why),
             },
-            Wish::CpuTime { run, process } => match self.run(run).and_then(|run| run.cpu_time(process)) {
-                Ok(time) => answer(&control, &time),
-                Err(why) => refuse(&control, why),
-            },
+            AgentRequest::CpuTime { run, process } => {
+                match self.run(run).and_then(|run| run.cpu_time(process)) {
+                    Ok(time) => answer(&control, &time),
+                    Err(why) => refuse(&control, why),
+                }
+            }
         }
     }
 
@@ -246,7 +252,7 @@ impl Half {
         };
         answer(control, &(number, server.ready()))?;
         // A client half that vanishes sends no request: the server is killed.
-        let asked = receive_up_to::<StopServer>(control, WISH_LEN_BYTES_MAX);
+        let asked = receive_up_to::<StopServer>(control, REQUEST_LEN_BYTES_MAX);
         locked(&run.processes).pids.remove(&number);
         if asked.is_ok() {
             send(control, &server.stop(STOP_PATIENCE).map_err(|error| error.to_string()))?;
@@ -283,10 +289,10 @@ pub(super) fn nic_of(own: &Selection, theirs: &Selection) -> Selection {
 fn greet(mut control: &Control) -> Result<(), PeerError> {
     let unheard = |error: io::Error| PeerError::Exchange(format!("no greeting came: {error}"));
     control.write_all(greeting().as_bytes()).map_err(unheard)?;
-    let what = match judge(&read_greeting(control).map_err(unheard)?) {
-        Greeted::Alike => return Ok(()),
-        Greeted::OtherVersion => "a client half of another version",
-        Greeted::Stranger => "no client half",
+    let what = match check_greeting(&read_greeting(control).map_err(unheard)?) {
+        GreetingCheck::Alike => return Ok(()),
+        GreetingCheck::OtherVersion => "a client half of another version",
+        GreetingCheck::UnexpectedPeer => "no client half",
     };
     let _ = control.write_all(format!("refused: you are {what} of farcall bench or figures\n").as_bytes());
     Err(PeerError::Exchange(format!("refused: the other side is {what}")))

@@ -9,18 +9,18 @@
 
 mod child;
 mod control;
-mod far;
 #[doc(hidden)]
-pub mod foreign;
+pub mod fuzzing;
 mod listener;
+mod remote_agent;
 
 pub use control::Control;
-pub use far::{Far, Run};
 pub use listener::Listener;
+pub use remote_agent::{RemoteAgent, Run};
 
 pub(crate) use child::{ChildProcess, adopt, free_ports, next_line};
 pub(crate) use control::{receive, send};
-pub(crate) use far::{FarProcess, stop_server};
+pub(crate) use remote_agent::{RemoteProcess, stop_server};
 
 use crate::measure::{CoreError, ProcessError, cpu_time};
 use farcall::select::Selection;
@@ -60,7 +60,7 @@ pub struct PairPlan {
     /// Core of the other end.
     pub server_core: usize,
     /// Run at which the other end is started instead, on a core chosen there.
-    pub server_half: Option<Far>,
+    pub server_half: Option<RemoteAgent>,
     /// Core of the calling thread, which is pinned to it.
     pub client_core: usize,
     /// Unrecorded time at the start.
@@ -76,7 +76,7 @@ impl PairPlan {
     /// Returns an error if the other end cannot be started, or exits before it is ready.
     pub fn start<T: PeerTask>(&self, task: &T) -> Result<Peer, PeerError> {
         match &self.server_half {
-            Some(far) => far.peer(task),
+            Some(agent) => agent.peer(task),
             None => self.launcher.start(task, self.server_core, &[]),
         }
     }
@@ -138,7 +138,7 @@ pub enum PeerError {
     },
     /// Another service listens on the address.
     #[error("{address} is no server half of a measurement; it said {said:?}")]
-    Stranger {
+    UnexpectedPeer {
         /// Address of the expected server half.
         address: SocketAddr,
         /// Beginning of the received text.
@@ -331,7 +331,7 @@ pub struct Peer {
 #[derive(Debug)]
 enum Process {
     Here(ChildProcess),
-    There(FarProcess),
+    There(RemoteProcess),
 }
 
 impl Peer {

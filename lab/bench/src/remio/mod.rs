@@ -1,14 +1,14 @@
-//! One-sided I/O to memory that another process donates: rate, latency and cost of requests, through `farcall-io`
+//! One-sided I/O to memory of another process: rate, latency and cost of requests, through `farcall-io`
 //! and through plain verbs.
 //!
 //! - [`RemioTask`]: requests of one or several threads through sessions; [`VerbsTask`]: the same directly on a queue
 //!   pair, which is the limit;
-//! - [`Donor`]: the other process. Its memory contains bytes that identify their location. Every byte that is read is
-//!   checked, and at the end the donor checks all written pages.
+//! - [`MemoryServer`]: the other process. Its memory contains bytes that identify their location. Every byte that is read is
+//!   checked, and at the end the memory server checks all written pages.
 
 mod admission;
 mod chooser;
-mod donor;
+mod memory_server;
 mod pages;
 mod sample;
 mod sessions;
@@ -16,7 +16,7 @@ mod task;
 mod user;
 mod verbs;
 
-pub use donor::Donor;
+pub use memory_server::MemoryServer;
 pub use sample::Sample;
 pub use task::{Arrival, LocalMemory, Places, Polling, RemioTask, VerbsTask, Workload, combining_name};
 
@@ -57,7 +57,7 @@ impl fmt::Display for Task {
     }
 }
 
-/// Measures one task between this process and new donors. `seed` determines the accessed pages and the donors' bytes.
+/// Measures one task between this process and new memory servers. `seed` determines the accessed pages and the memory servers' bytes.
 ///
 /// # Errors
 /// Returns an error if the task is not possible, if a request fails, or if a byte is wrong.
@@ -70,12 +70,12 @@ pub fn measure(
     match task {
         Task::Remio(task) => {
             task.check()?;
-            let donors = donor::start(chosen, plan, task.pages(seed), task.peers, task.connections)?;
-            sessions::measure(chosen, task, plan, seed, &donors)
+            let servers = memory_server::start(chosen, plan, task.pages(seed), task.peers, task.connections)?;
+            sessions::measure(chosen, task, plan, seed, &servers)
         }
         Task::Verbs(task) => {
-            let donors = donor::start(chosen, plan, task.pages(seed), 1, 1)?;
-            verbs::measure(chosen, task, plan, seed, &donors[0])
+            let servers = memory_server::start(chosen, plan, task.pages(seed), 1, 1)?;
+            verbs::measure(chosen, task, plan, seed, &servers[0])
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Content of a donor's memory: bytes that identify their location and whether they have been written.
+//! Content of a memory server's memory: bytes that identify their location and whether they have been written.
 
 use farcall_link::{Region, SplitMix64};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = 8;
-/// Maximum length of a donor's region in bytes.
+/// Maximum length of a memory server's region in bytes.
 const REGION_BYTES_MAX: u64 = 1 << 30;
 /// Difference of consecutive words of a page; odd, so that all of them differ.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Version of a complete page of a donor.
+/// Version of a complete page of a memory server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     /// Initial content.
@@ -19,7 +19,7 @@ pub(super) enum Version {
     Written,
 }
 
-/// Pages of a donor.
+/// Pages of a memory server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pages {
     /// Distinguishes the bytes of this run from those of other runs.
@@ -42,7 +42,7 @@ impl Pages {
         let is_whole = self.len_bytes > 0 && self.len_bytes.is_multiple_of(WORD);
         match bytes {
             Some(1..=REGION_BYTES_MAX) if is_whole => Ok(()),
-            _ => Err("a donor's pages are of whole words, and of 1 GiB together at most"),
+            _ => Err("a memory server's pages are of whole words, and of 1 GiB together at most"),
         }
     }
 
@@ -114,7 +114,7 @@ impl Pages {
     }
 }
 
-/// Pages of one donor that have been written.
+/// Pages of one memory server that have been written.
 pub(super) struct Written(Vec<AtomicU64>);
 
 impl Written {

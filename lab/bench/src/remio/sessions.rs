@@ -2,11 +2,11 @@
 
 use super::admission::{Seen, Watched};
 use super::chooser::Chooser;
-use super::donor;
+use super::memory_server;
 use super::pages::Written;
 use super::sample::Sample;
 use super::task::{LocalMemory, Polling, RemioTask};
-use super::user::{Ground, Inboxes, OVER, RECORDED, User, UserSample, WARM_UP};
+use super::user::{Inboxes, OVER, RECORDED, SharedContext, User, UserSample, WARM_UP};
 use crate::experiments::ExperimentError;
 use crate::measure::{LatencyRecorder, cpu_time, pin_thread};
 use crate::peer::{PairPlan, Peer};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread;
 
-/// Sessions with all donors, and the pollers of their completions.
+/// Sessions with all memory servers, and the pollers of their completions.
 struct Ends {
     sessions: Vec<Session<Inboxes>>,
     pollers: Vec<Poller<Inboxes>>,
@@ -36,13 +36,14 @@ pub(super) fn measure(
     task: &RemioTask,
     plan: &PairPlan,
     seed: u64,
-    donors: &[Peer],
+    servers: &[Peer],
 ) -> Result<Sample, ExperimentError> {
-    let Ends { sessions, mut pollers, attached, seen, inboxes } = connect(chosen, task, donors)?;
+    let Ends { sessions, mut pollers, attached, seen, inboxes } = connect(chosen, task, servers)?;
     let pages = task.pages(seed);
-    let written: Vec<Written> = donors.iter().map(|_| Written::none_of(&pages)).collect();
+    let written: Vec<Written> = servers.iter().map(|_| Written::none_of(&pages)).collect();
     let (phase, cursor) = (AtomicU8::new(WARM_UP), AtomicU64::new(0));
-    let ground = Ground { task, pages, written: &written, seen: &seen, phase: &phase, inboxes: &inboxes };
+    let context =
+        SharedContext { task, pages, written: &written, seen: &seen, phase: &phase, inboxes: &inboxes };
     let mut inline = if task.polling == Polling::Inline { pollers.pop() } else { None };
     let stop = Stop::new()?;
     thread::scope(|scope| {
@@ -59,8 +60,8 @@ pub(super) fn measure(
             .map(|number| {
                 let seed = seed.wrapping_add(number as u64);
                 let chooser = Chooser::new(task.workload, pages, seed, &cursor);
-                let user = User::new(number, &ground, &sessions, &attached, chooser, inline.take());
-                // The donor's core is free, because the donor sleeps.
+                let user = User::new(number, &context, &sessions, &attached, chooser, inline.take());
+                // The memory server's core is free, because the memory server sleeps.
                 let core = [plan.client_core, plan.server_core][number % 2];
                 scope.spawn(move || {
                     pin_thread(core)?;
@@ -78,7 +79,8 @@ pub(super) fn measure(
             users.into_iter().map(|user| user.join().unwrap_or_else(|_| Err(PANICKED.into()))).collect();
         let after = cpu_time(std::process::id());
         // No request is outstanding any more; the sessions still exist.
-        let checked = donors.iter().zip(&written).try_for_each(|(peer, written)| donor::check(peer, written));
+        let checked =
+            servers.iter().zip(&written).try_for_each(|(peer, written)| memory_server::check(peer, written));
         stop.request();
         let mut looked: Vec<Looked> = lookers
             .into_iter()
@@ -108,10 +110,10 @@ pub(super) fn measure(
 
 const PANICKED: &str = "a thread of the measurement panicked; its message is on standard error";
 
-fn connect(chosen: &SelectedNic, task: &RemioTask, donors: &[Peer]) -> Result<Ends, ExperimentError> {
+fn connect(chosen: &SelectedNic, task: &RemioTask, servers: &[Peer]) -> Result<Ends, ExperimentError> {
     let nic = chosen.nic.clone();
     let config = task.config();
-    let sessions_each = donors.len().div_ceil(task.pollers as usize);
+    let sessions_each = servers.len().div_ceil(task.pollers as usize);
     let completions = sessions_each as u32 * config.connections as u32 * config.send_depth;
     let looks = PollerConfig { completions, max_poll_wc: task.polling.max_poll_wc() };
     let pollers = (0..task.pollers).map(|_| Poller::new(&nic, looks));
@@ -125,11 +127,11 @@ fn connect(chosen: &SelectedNic, task: &RemioTask, donors: &[Peer]) -> Result<En
     };
     let inboxes = Inboxes::new(task.threads);
     let (mut sessions, mut seen) = (Vec::new(), Vec::new());
-    for (number, peer) in donors.iter().enumerate() {
+    for (number, peer) in servers.iter().enumerate() {
         let watched: Arc<Seen> = Arc::default();
         let admission = Watched::new(task.window_bytes, Arc::clone(&watched));
         let session = pollers[number % task.pollers as usize].open(config, admission, inboxes.clone())?;
-        donor::meet(peer, |card| {
+        memory_server::connect_to(peer, |card| {
             session.connect(&card.qps, &[card.grant])?;
             Ok(session.infos())
         })?;

@@ -171,11 +171,11 @@ pub struct RemioTask {
     pub burst: u32,
     /// Length of a request in bytes.
     pub len_bytes: usize,
-    /// Bytes that each donor grants; more if the workload needs more pages.
+    /// Bytes that each memory server grants; more if the workload needs more pages.
     pub region_bytes: usize,
     /// Queue pairs of a session.
     pub connections: usize,
-    /// Donors, with one session each; consecutive bursts use the donors in turn.
+    /// Donors, with one session each; consecutive bursts use the memory servers in turn.
     pub peers: u32,
     /// Completion queues, each with a polling thread; sessions are distributed over them.
     pub pollers: u32,
@@ -289,7 +289,7 @@ pub struct VerbsTask {
     pub window: u32,
     /// Length of each work request in bytes.
     pub len_bytes: usize,
-    /// Bytes that the donor grants.
+    /// Bytes that the memory server grants.
     pub region_bytes: usize,
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::experiments::Stage;
+use crate::experiments::ExperimentEnv;
 use farcall::select::Selection;
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ const COMBININGS: [Combining; 4] =
     [Combining::Single, Combining::Doorbell, Combining::Merge, Combining::MergeAndChain];
 
 fn plan() -> PairPlan {
-    let mut stage = Stage::new(1, Duration::from_millis(3), 0).unwrap();
-    stage.launcher = crate::peer::tests::launcher();
-    stage.pair_plan()
+    let mut env = ExperimentEnv::new(1, Duration::from_millis(3), 0).unwrap();
+    env.launcher = crate::peer::tests::launcher();
+    env.pair_plan()
 }
 
 fn measured(task: RemioTask) -> Sample {
@@ -112,23 +112,23 @@ fn bare_verbs_do_the_same_one_at_a_time_and_with_a_window() {
     }
 }
 
-/// The donor contains the bytes of another run.
+/// The memory server contains the bytes of another run.
 #[test]
 fn wrong_bytes_end_a_measurement() {
     let chosen = Selection::softnic().open().unwrap();
     let task = small(RemioTask::of(Workload::RANDOM_READS, Combining::MergeAndChain));
-    let donors = donor::start(&chosen, &plan(), task.pages(6), 1, task.connections).unwrap();
-    let error = sessions::measure(&chosen, &task, &plan(), 5, &donors).unwrap_err().to_string();
+    let servers = memory_server::start(&chosen, &plan(), task.pages(6), 1, task.connections).unwrap();
+    let error = sessions::measure(&chosen, &task, &plan(), 5, &servers).unwrap_err().to_string();
     assert!(error.starts_with("wrong bytes: a READ of page"), "{error}");
-    // Wrong pages that are only written are detected by the donor.
+    // Wrong pages that are only written are detected by the memory server.
     let task = small(RemioTask::of(Workload::RANDOM_WRITES, Combining::MergeAndChain));
-    let donors = donor::start(&chosen, &plan(), task.pages(6), 1, task.connections).unwrap();
-    let error = sessions::measure(&chosen, &task, &plan(), 5, &donors).unwrap_err().to_string();
+    let servers = memory_server::start(&chosen, &plan(), task.pages(6), 1, task.connections).unwrap();
+    let error = sessions::measure(&chosen, &task, &plan(), 5, &servers).unwrap_err().to_string();
     assert!(error.starts_with("wrong bytes: page"), "{error}");
     let task =
         VerbsTask { workload: Workload::RANDOM_READS, window: 4, len_bytes: 4096, region_bytes: 1 << 20 };
-    let donors = donor::start(&chosen, &plan(), task.pages(6), 1, 1).unwrap();
-    let error = verbs::measure(&chosen, &task, &plan(), 5, &donors[0]).err().unwrap().to_string();
+    let servers = memory_server::start(&chosen, &plan(), task.pages(6), 1, 1).unwrap();
+    let error = verbs::measure(&chosen, &task, &plan(), 5, &servers[0]).err().unwrap().to_string();
     assert!(error.starts_with("wrong bytes: a READ of page"), "{error}");
 }
 

@@ -79,10 +79,10 @@ impl Handler for Inboxes {
 }
 
 /// State shared by all threads of a measurement.
-pub(super) struct Ground<'a> {
+pub(super) struct SharedContext<'a> {
     pub(super) task: &'a RemioTask,
     pub(super) pages: Pages,
-    /// One element per session, each with one donor.
+    /// One element per session, each with one memory server.
     pub(super) written: &'a [Written],
     pub(super) seen: &'a [Arc<Seen>],
     pub(super) phase: &'a AtomicU8,
@@ -98,7 +98,7 @@ pub(super) struct UserSample {
 
 pub(super) struct User<'a> {
     number: usize,
-    ground: &'a Ground<'a>,
+    context: &'a SharedContext<'a>,
     sessions: &'a [Session<Inboxes>],
     /// One element per session, if requests use registered memory.
     attached: &'a [Attached],
@@ -114,16 +114,16 @@ pub(super) struct User<'a> {
 impl<'a> User<'a> {
     pub(super) fn new(
         number: usize,
-        ground: &'a Ground<'a>,
+        context: &'a SharedContext<'a>,
         sessions: &'a [Session<Inboxes>],
         attached: &'a [Attached],
         chooser: Chooser<'a>,
         poller: Option<Poller<Inboxes>>,
     ) -> Self {
-        let burst = ground.task.burst as usize;
-        let buffers = (0..burst).map(|_| vec![0; ground.pages.len_bytes]).collect();
+        let burst = context.task.burst as usize;
+        let buffers = (0..burst).map(|_| vec![0; context.pages.len_bytes]).collect();
         let latencies = LatencyRecorder::default();
-        Self { number, ground, sessions, attached, chooser, buffers, poller, over: Vec::new(), latencies }
+        Self { number, context, sessions, attached, chooser, buffers, poller, over: Vec::new(), latencies }
     }
 
     /// Submits bursts until the measurement ends, at least one of them recorded. Also returns the poller.
@@ -131,7 +131,7 @@ impl<'a> User<'a> {
         let _ = self.inbox().owner.set(thread::current());
         let (mut start, mut requests, mut bursts) = (None, 0, self.number);
         loop {
-            let phase = self.ground.phase.load(Ordering::Acquire);
+            let phase = self.context.phase.load(Ordering::Acquire);
             if phase == OVER && requests > 0 {
                 break;
             }
@@ -141,7 +141,7 @@ impl<'a> User<'a> {
             self.burst(bursts % self.sessions.len(), start.is_some())?;
             bursts += 1;
             if start.is_some() {
-                requests += u64::from(self.ground.task.burst);
+                requests += u64::from(self.context.task.burst);
             }
         }
         let elapsed = start.map_or(Duration::ZERO, |start| start.elapsed());
@@ -150,21 +150,21 @@ impl<'a> User<'a> {
     }
 
     fn inbox(&self) -> &'a Inbox {
-        &self.ground.inboxes.0[self.number]
+        &self.context.inboxes.0[self.number]
     }
 
     fn burst(&mut self, session: usize, is_recorded: bool) -> Result<(), ExperimentError> {
-        let task = self.ground.task;
+        let task = self.context.task;
         self.inbox().left.store(task.burst as usize, Ordering::Release);
         let stacks = task.arrival == Arrival::Stacked;
         if stacks {
-            self.ground.seen[session].close(true);
+            self.context.seen[session].close(true);
         }
         for slot in 0..task.burst as usize {
             self.submit(session, slot)?;
         }
         if stacks {
-            self.ground.seen[session].close(false);
+            self.context.seen[session].close(false);
         }
         self.wait()?;
         let mut over = std::mem::take(&mut self.over);
@@ -178,12 +178,12 @@ impl<'a> User<'a> {
 
     /// Returns the offset in attached memory of a position in a burst.
     fn offset(&self, slot: usize) -> usize {
-        self.ground.pages.offset((self.number * self.ground.task.burst as usize + slot) as u64)
+        self.context.pages.offset((self.number * self.context.task.burst as usize + slot) as u64)
     }
 
     fn submit(&mut self, session: usize, slot: usize) -> Result<(), ExperimentError> {
         let (page, reads) = (self.chooser.page(), self.chooser.reads());
-        let Ground { pages, written, .. } = self.ground;
+        let SharedContext { pages, written, .. } = self.context;
         let was_written = written[session].has(page);
         let buffer: Buffer = match self.attached.get(session) {
             None => {
@@ -239,7 +239,7 @@ impl<'a> User<'a> {
         let CompletedRequest { context, buffer, result, took } = request;
         let RequestContext { slot, page, reads, was_written, .. } = context;
         result.map_err(|failure| format!("a request failed: {failure}"))?;
-        let Ground { pages, written, .. } = self.ground;
+        let SharedContext { pages, written, .. } = self.context;
         if !reads {
             written[session].add(page);
         }

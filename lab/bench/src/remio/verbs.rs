@@ -1,7 +1,7 @@
 //! The limit: the same requests posted directly on a queue pair. The same bytes are generated and checked.
 
 use super::chooser::Chooser;
-use super::donor::{self, Card};
+use super::memory_server::{self, MemoryServerInfo};
 use super::pages::{Pages, Version, Written, check_read};
 use super::sample::Sample;
 use super::task::VerbsTask;
@@ -52,13 +52,13 @@ pub(super) fn measure(
     task: &VerbsTask,
     plan: &PairPlan,
     seed: u64,
-    donor: &Peer,
+    server: &Peer,
 ) -> Result<Sample, ExperimentError> {
     pin_thread(plan.client_core)?;
     let pages = task.pages(seed);
     let (written, cursor) = (Written::none_of(&pages), AtomicU64::new(0));
     let chooser = Chooser::new(task.workload, pages, seed, &cursor);
-    let mut line = Line::connect(chosen, task, pages, &written, chooser, donor)?;
+    let mut line = Line::connect(chosen, task, pages, &written, chooser, server)?;
     let mut latencies = LatencyRecorder::default();
     let warm_until = Instant::now() + plan.warm_up;
     while Instant::now() < warm_until {
@@ -75,7 +75,7 @@ pub(super) fn measure(
     while line.under_way.iter().any(Option::is_some) {
         line.look(&mut |_| ())?;
     }
-    donor::check(donor, &written)?;
+    memory_server::check(server, &written)?;
     let Line { counts, polls, .. } = line;
     Ok(Sample {
         per_second: f64::from(requests) / elapsed.as_secs_f64(),
@@ -96,7 +96,7 @@ impl<'a> Line<'a> {
         pages: Pages,
         written: &'a Written,
         chooser: Chooser<'a>,
-        donor: &Peer,
+        server: &Peer,
     ) -> Result<Self, ExperimentError> {
         let nic = chosen.nic.clone();
         let depth = task.window + 1;
@@ -114,8 +114,8 @@ impl<'a> Line<'a> {
         let memory = Arc::new(Region::alloc(&*nic.pd, len_bytes, Access::LOCAL_WRITE)?);
         let local = connection.attach(Arc::clone(&memory));
         let mut grant = None;
-        donor::meet(donor, |Card { qps, grant: granted }| {
-            connection.connect(&nic, qps.first().ok_or("the donor has no queue pair")?)?;
+        memory_server::connect_to(server, |MemoryServerInfo { qps, grant: granted }| {
+            connection.connect(&nic, qps.first().ok_or("the memory server has no queue pair")?)?;
             grant = Some(*granted);
             Ok(vec![connection.info(&nic)])
         })?;

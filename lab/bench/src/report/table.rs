@@ -1,6 +1,6 @@
 //! The table model.
 
-use crate::measure::Spread;
+use crate::measure::{PairedRatio, Spread};
 
 /// A column of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,12 @@ impl Column {
     #[must_use]
     pub const fn with_decimals(key: &'static str, heading: &'static str, decimals: usize) -> Self {
         Self { key, heading, decimals, shows_range: true, shown: Shown::Always }
+    }
+
+    /// Creates a column of numbers with `decimals` decimals, without their range in text.
+    #[must_use]
+    pub const fn median(key: &'static str, heading: &'static str, decimals: usize) -> Self {
+        Self::with_decimals(key, heading, decimals).median_only()
     }
 
     /// Creates a column that is only contained in JSON.
@@ -155,6 +161,42 @@ impl Table {
     pub fn push_figures<S>(&mut self, mut lead: Vec<Cell>, figures: &[Figure<S>], samples: &[S]) {
         lead.extend(figures.iter().map(|(_, figure)| Cell::from(Spread::of(samples.iter().map(figure)))));
         self.push(lead);
+    }
+
+    /// Creates a table with one row for each of `rows`, which are the arguments of [`Self::push_figures`].
+    pub fn of_samples<'a, S: 'a>(
+        title: impl Into<String>,
+        lead: Vec<Column>,
+        figures: &[Figure<S>],
+        rows: impl IntoIterator<Item = (Vec<Cell>, &'a [S])>,
+    ) -> Self {
+        let mut table = Self::of_figures(title, lead, figures);
+        rows.into_iter().for_each(|(lead, samples)| table.push_figures(lead, figures, samples));
+        table
+    }
+
+    /// Creates an empty table of ratios: columns `lead`, then the median ratio below `heading`, the bounds of the true
+    /// median and their confidence.
+    pub fn of_ratios(title: impl Into<String>, mut lead: Vec<Column>, heading: &'static str) -> Self {
+        lead.extend([
+            Column::with_decimals("ratio", heading, 2),
+            Column::with_decimals("low", "low", 2),
+            Column::with_decimals("high", "high", 2),
+            Column::with_decimals("confidence_percent", "% sure", 1),
+        ]);
+        Self::new(title, lead)
+    }
+
+    /// Adds a row to a table of ratios: `lead`, then the ratio of `ours` to `theirs`, computed within each repetition.
+    /// Without a finite ratio there is no row.
+    ///
+    /// # Panics
+    /// Those of [`Self::push`].
+    pub fn push_ratio<S>(&mut self, mut lead: Vec<Cell>, ours: &[S], theirs: &[S], figure: fn(&S) -> f64) {
+        if let Some(ratio) = PairedRatio::of(ours.iter().map(figure).zip(theirs.iter().map(figure))) {
+            lead.extend([ratio.median, ratio.low, ratio.high, ratio.confidence_percent].map(Cell::from));
+            self.push(lead);
+        }
     }
 
     /// Returns all rows in order.

@@ -5,14 +5,14 @@
 //! and 4).
 
 use super::cost::{BothEnds, Meter};
-use super::end::End;
-use super::handshake::{self, Seen, Stop};
+use super::endpoint::BenchEndpoint;
+use super::handshake::{self, Stop, TargetCounts};
 use super::target;
 use super::task::{RnicTask, RnicTest};
 use super::waiting::Watch;
 use super::{Illegal, RnicError, RnicResult, Role, Survey, account, measure_from, throughput};
 use crate::experiments::clients::Client;
-use crate::experiments::{ExperimentError, Stage, clients};
+use crate::experiments::{ExperimentEnv, ExperimentError, clients};
 use crate::peer::{PairPlan, PeerError, PeerPlace, PeerTask};
 use farcall::select::{SelectedNic, Selection};
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ pub fn rate(
     task: RnicTask,
     direction: Direction,
     clients: u32,
-    stage: &Stage,
+    env: &ExperimentEnv,
 ) -> Result<Rate, RnicError> {
     task.check()?;
     if task.test != RnicTest::Throughput {
@@ -69,13 +69,13 @@ pub fn rate(
         task,
         direction,
         selection: selection.clone(),
-        plan: PairPlan { client_core: stage.core_of_client(number), ..stage.pair_plan() },
+        plan: PairPlan { client_core: env.core_of_client(number), ..env.pair_plan() },
     };
     let results = if clients == 1 {
         vec![client_of(0).measure(|| Ok(()))?]
     } else {
         let clients: Vec<_> = (0..clients).map(client_of).collect();
-        let ran = clients::run_all(stage, &clients, || Ok(()));
+        let ran = clients::run_all(env, &clients, || Ok(()));
         ran.map_err(|error| RnicError::Apart(error.to_string()))?.0
     };
     let sum = |figure: fn(&RnicResult) -> f64| results.iter().map(figure).sum();
@@ -130,15 +130,18 @@ impl OneOfMany {
         };
         let peer = plan.start(&issuer)?;
         let control = peer.control();
-        let mut end = End::connect(&chosen.nic, control, &task.end_plan(Role::Target))?;
+        let mut end = BenchEndpoint::connect(&chosen.nic, control, &task.end_plan(Role::Target))?;
         connected()?;
         handshake::send(control, &Begin)?;
         let meter = Meter::start(&peer)?;
         target::take_part_until_called(&mut end, task, control, &mut Watch::target(control))?;
         let cores = meter.stop()?;
-        let issued: Result<Issued, String> = handshake::receive(control).map_err(|_| PeerError::Ended)?;
-        let Issued { messages_per_second, samples, sent, is_inline } = issued.map_err(RnicError::Apart)?;
-        let seen = Seen { received: end.receives.total, first_word: end.memory.first_word_incoming() };
+        let issued: Result<IssueCounts, String> =
+            handshake::receive(control).map_err(|_| PeerError::Ended)?;
+        let IssueCounts { messages_per_second, samples, sent, is_inline } =
+            issued.map_err(RnicError::Apart)?;
+        let seen =
+            TargetCounts { received: end.receives.total, first_word: end.memory.first_word_incoming() };
         let (task, latency, lost) = (*task, None, 0);
         let result = RnicResult { task, latency, messages_per_second, samples, sent, lost, is_inline, cores };
         handshake::send(control, &Stop)?;
@@ -161,7 +164,7 @@ struct Begin;
 
 /// Results that an issuer reports.
 #[derive(Debug, Serialize, Deserialize)]
-struct Issued {
+struct IssueCounts {
     messages_per_second: f64,
     samples: u64,
     sent: u64,
@@ -183,7 +186,7 @@ impl Issuer {
         let chosen = place.nic(&self.selection).open()?;
         place.ready()?;
         let control = place.control();
-        let mut end = End::connect(&chosen.nic, control, &self.task.end_plan(Role::Initiator))?;
+        let mut end = BenchEndpoint::connect(&chosen.nic, control, &self.task.end_plan(Role::Initiator))?;
         let Begin = handshake::receive(control)?;
         let issued = self.throughput(&mut end, &mut Watch::initiator(control));
         handshake::send(control, &issued.map_err(|error| error.to_string()))?;
@@ -192,9 +195,9 @@ impl Issuer {
         Ok(())
     }
 
-    fn throughput(&self, end: &mut End, watch: &mut Watch<'_>) -> Result<Issued, RnicError> {
+    fn throughput(&self, end: &mut BenchEndpoint, watch: &mut Watch<'_>) -> Result<IssueCounts, RnicError> {
         let sent = throughput::measure(end, &self.task, (self.warm_up, self.duration), watch)?;
-        Ok(Issued {
+        Ok(IssueCounts {
             messages_per_second: sent.per_second(),
             samples: sent.bursts.count * u64::from(sent.messages_each),
             sent: sent.total,

@@ -3,7 +3,7 @@
 //! would measure its rate of lost messages.
 
 use super::RnicError;
-use super::end::End;
+use super::endpoint::BenchEndpoint;
 use super::operation::Operation;
 use super::task::RnicTask;
 use farcall_link::{Chain, LocalSlice};
@@ -49,7 +49,7 @@ pub(super) struct Credits {
 }
 
 impl Credits {
-    pub(super) fn new(end: &End, task: &RnicTask, flow: Flow) -> Result<Self, RnicError> {
+    pub(super) fn new(end: &BenchEndpoint, task: &RnicTask, flow: Flow) -> Result<Self, RnicError> {
         let qps = task.tuning.qps as usize;
         let byte = LocalSlice { len_bytes: 1, ..end.memory.outgoing(0) };
         let credit = |qp| end.chain(Operation::Send, (0, qp), byte, std::iter::once(true));
@@ -59,11 +59,11 @@ impl Credits {
     /// Records `count` messages of queue pair `qp`, whose receives have been posted again, and sends the credits that
     /// are due.
     #[inline]
-    pub(super) fn count(&mut self, end: &mut End, qp: usize, count: u32) -> Result<(), RnicError> {
+    pub(super) fn count(&mut self, end: &mut BenchEndpoint, qp: usize, count: u32) -> Result<(), RnicError> {
         self.received[qp] += count;
         while self.received[qp] >= self.flow.credit_every {
             self.received[qp] -= self.flow.credit_every;
-            end.lanes[0].qps[qp].post_chain(&mut self.chains[qp], qp as u32)?;
+            end.groups[0].qps[qp].post_chain(&mut self.chains[qp], qp as u32)?;
         }
         Ok(())
     }

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Data that one end needs about the other to connect to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Card {
+pub(super) struct EndpointInfo {
     /// Memory of this end; it begins with the slots for incoming messages.
     pub(super) memory: RemoteRegion,
     /// Distance between two slots for incoming messages in bytes; both ends must use the same.
     pub(super) stride_bytes: usize,
-    /// The queue pairs of each lane.
+    /// The queue pairs of each group.
     pub(super) qps: Vec<Vec<QpInfo>>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Stop;
 
 /// Counts of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct TargetCounts {
     /// Number of messages that consumed a receive.
     pub(super) received: u64,
     /// First 8 bytes of its memory, which atomics modify.

@@ -1,7 +1,7 @@
 //! Latency of single messages: round trips, or times until the initiator's completion.
 
 use super::RnicError;
-use super::end::End;
+use super::endpoint::BenchEndpoint;
 use super::memory::{FILL, FILL_WORD};
 use super::operation::Operation;
 use super::task::{RnicTask, RnicTest};
@@ -13,7 +13,7 @@ use std::convert::Infallible;
 
 /// Counts in addition to the latencies.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counted {
+pub(super) struct LatencyCounts {
     /// Number of executed requests, warm-up included.
     pub(super) sent: u64,
     /// Number of messages that were lost in either direction and sent again.
@@ -44,7 +44,7 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(end: &End, task: &RnicTask) -> Result<Self, RnicError> {
+    fn new(end: &BenchEndpoint, task: &RnicTask) -> Result<Self, RnicError> {
         let qps = task.tuning.qps as usize;
         let request = |qp, is_signalled| {
             end.chain(task.operation, (0, qp), end.memory.outgoing(0), std::iter::once(is_signalled))
@@ -69,13 +69,13 @@ impl Sender {
 
     /// Posts one request, and waits for its completion if it is signalled.
     #[inline]
-    fn send(&mut self, end: &mut End, qp: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
+    fn send(&mut self, end: &mut BenchEndpoint, qp: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
         self.unsignalled[qp] += 1;
         self.sent += 1;
         let is_signalled = self.unsignalled[qp] >= self.signal_every;
         let set = if self.requests.len() == 1 { 0 } else { qp };
         let request = &mut self.requests[set][usize::from(is_signalled)];
-        end.lanes[0].qps[qp].post_chain(request, qp as u32)?;
+        end.groups[0].qps[qp].post_chain(request, qp as u32)?;
         if is_signalled {
             self.unsignalled[qp] = 0;
             while !self.look(end, watch)? {}
@@ -85,14 +85,14 @@ impl Sender {
 
     /// Polls completions; returns whether a request completed.
     #[inline]
-    fn look(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<bool, Halt> {
+    fn look(&mut self, end: &mut BenchEndpoint, watch: &mut Watch<'_>) -> Result<bool, Halt> {
         let count = end.look(watch)?;
         Ok(self.take(end, count))
     }
 
     /// Handles `count` polled completions; returns whether a request completed.
     #[inline]
-    fn take(&mut self, end: &mut End, count: usize) -> bool {
+    fn take(&mut self, end: &mut BenchEndpoint, count: usize) -> bool {
         let mut is_sent = false;
         for index in 0..count {
             let wc = end.wcs[index];
@@ -110,7 +110,12 @@ impl Sender {
     /// Waits until a WRITE that ends with `mark` has arrived. Polls the completion queue at intervals, as an endpoint
     /// does: a software RNIC receives packets in that call.
     #[inline]
-    fn wait_for_bytes(&mut self, end: &mut End, mark: u8, watch: &mut Watch<'_>) -> Result<(), Halt> {
+    fn wait_for_bytes(
+        &mut self,
+        end: &mut BenchEndpoint,
+        mark: u8,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Halt> {
         let mut turns = 0_u32;
         while end.memory.last_incoming(0) != mark {
             turns += 1;
@@ -127,11 +132,11 @@ impl Sender {
 
 /// Measures the latency of `task`.
 pub(super) fn measure(
-    end: &mut End,
+    end: &mut BenchEndpoint,
     task: &RnicTask,
     plan: &PairPlan,
     watch: &mut Watch<'_>,
-) -> Result<(RoundTrips, Counted), RnicError> {
+) -> Result<(RoundTrips, LatencyCounts), RnicError> {
     let mut sender = Sender::new(end, task)?;
     let active = task.tuning.active_qps as usize;
     let mut lost = 0;
@@ -148,13 +153,13 @@ pub(super) fn measure(
         Ok::<(), Halt>(())
     })
     .map_err(Halt::of_initiator)?;
-    Ok((round_trips, Counted { sent: sender.sent, lost }))
+    Ok((round_trips, LatencyCounts { sent: sender.sent, lost }))
 }
 
 /// Executes one round trip of WRITEs; polls memory for the last byte of the response.
 #[inline]
 fn write_and_look(
-    end: &mut End,
+    end: &mut BenchEndpoint,
     sender: &mut Sender,
     qp: usize,
     number: u64,
@@ -169,7 +174,7 @@ fn write_and_look(
 /// Executes one round trip of messages that consume receives. Returns how often the message was sent again.
 #[inline]
 fn send_and_receive(
-    end: &mut End,
+    end: &mut BenchEndpoint,
     sender: &mut Sender,
     (task, qp): (&RnicTask, usize),
     mark: u8,
@@ -202,7 +207,7 @@ fn send_and_receive(
 /// Executes one request and waits for its completion.
 #[inline]
 fn complete_one(
-    end: &mut End,
+    end: &mut BenchEndpoint,
     sender: &mut Sender,
     (operation, qp): (Operation, usize),
     number: u64,
@@ -221,7 +226,7 @@ fn complete_one(
 
 /// Runs the target of a ping-pong of WRITEs.
 pub(super) fn answer_writes(
-    end: &mut End,
+    end: &mut BenchEndpoint,
     task: &RnicTask,
     watch: &mut Watch<'_>,
 ) -> Result<Infallible, Halt> {
@@ -241,7 +246,7 @@ pub(super) fn answer_writes(
 
 /// Runs the target of a ping-pong of messages that consume receives.
 pub(super) fn answer_messages(
-    end: &mut End,
+    end: &mut BenchEndpoint,
     task: &RnicTask,
     watch: &mut Watch<'_>,
 ) -> Result<Infallible, Halt> {

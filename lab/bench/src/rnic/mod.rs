@@ -8,16 +8,16 @@
 mod cost;
 mod direction;
 pub mod echo;
-mod end;
+mod endpoint;
+mod first_datagrams;
 mod flow;
 mod handshake;
-mod introduce;
-mod lane;
 mod latency;
 mod legality;
 mod memory;
 mod nic;
 mod operation;
+mod qp_group;
 mod receives;
 mod target;
 mod task;
@@ -36,11 +36,11 @@ pub use task::{Inlining, RnicTask, RnicTest, Tuning};
 use crate::measure::{CoreError, LatencySummary, ProcessError, pin_thread};
 use crate::peer::{PairPlan, Peer, PeerError, PeerPlace, PeerTask};
 use cost::Meter;
-use end::End;
+use endpoint::BenchEndpoint;
 use farcall::select::{SelectedNic, Selection};
 use farcall_link::{PostRefused, Transport};
 use farcall_verbs::WcStatus;
-use handshake::{Seen, Stop};
+use handshake::{Stop, TargetCounts};
 use memory::FILL_WORD;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -172,14 +172,14 @@ fn measure_from(
     pin_thread(plan.client_core)?;
     let order = Target { task, selection: chosen.selection.clone() };
     let peer = plan.start(&order)?;
-    let mut end = End::connect(&chosen.nic, peer.control(), &task.end_plan(Role::Initiator))?;
+    let mut end = BenchEndpoint::connect(&chosen.nic, peer.control(), &task.end_plan(Role::Initiator))?;
     if task.needs_order() {
         end.require_order(task.tuning.assumes_order)?;
     }
     connected()?;
     let result = run(&mut end, task, plan, &peer)?;
     handshake::send(peer.control(), &Stop)?;
-    let seen: Seen = handshake::receive(peer.control())?;
+    let seen: TargetCounts = handshake::receive(peer.control())?;
     account(result, &seen)
 }
 
@@ -215,7 +215,12 @@ impl PeerTask for Initiator {
     }
 }
 
-fn run(end: &mut End, task: RnicTask, plan: &PairPlan, peer: &Peer) -> Result<RnicResult, RnicError> {
+fn run(
+    end: &mut BenchEndpoint,
+    task: RnicTask,
+    plan: &PairPlan,
+    peer: &Peer,
+) -> Result<RnicResult, RnicError> {
     let mut watch = Watch::initiator(peer.control());
     let meter = Meter::start(peer)?;
     let is_inline = end.is_inline && !task.operation.returns_data();
@@ -233,7 +238,7 @@ fn run(end: &mut End, task: RnicTask, plan: &PairPlan, peer: &Peer) -> Result<Rn
 }
 
 /// Compares the sent messages with the counts of the target.
-fn account(mut result: RnicResult, seen: &Seen) -> Result<RnicResult, RnicError> {
+fn account(mut result: RnicResult, seen: &TargetCounts) -> Result<RnicResult, RnicError> {
     let RnicTask { operation, test, .. } = result.task;
     if operation == Operation::FetchAdd {
         let found = seen.first_word.wrapping_sub(FILL_WORD);
@@ -284,7 +289,7 @@ impl RnicTask {
     }
 
     /// Returns the configuration of one end.
-    fn end_plan(&self, role: Role) -> end::EndPlan {
+    fn end_plan(&self, role: Role) -> endpoint::EndpointPlan {
         let Tuning { window, .. } = self.tuning;
         let takes_messages = self.test == RnicTest::PingPong || role == Role::Target;
         let depth = self.queue_depth();
@@ -292,8 +297,8 @@ impl RnicTask {
             RnicTest::Throughput => (3 * window).clamp(16, depth),
             _ => depth.min(64),
         };
-        end::EndPlan {
-            lanes: vec![(self.transport, self.tuning.qps)],
+        endpoint::EndpointPlan {
+            groups: vec![(self.transport, self.tuning.qps)],
             places: memory::Places {
                 len_bytes: self.len_bytes,
                 incoming: 1,

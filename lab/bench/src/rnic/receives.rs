@@ -1,9 +1,9 @@
 //! Receives: posted before any message arrives, and posted again in batches as they are consumed.
 
 use super::RnicError;
-use super::end::{self, EndPlan};
-use super::lane::Lane;
+use super::endpoint::{self, EndpointPlan};
 use super::memory::Memory;
+use super::qp_group::QpGroup;
 use farcall_link::{Receive, ReceiveChain, SharedReceives, receive_tag};
 use farcall_verbs::Wc;
 use std::collections::HashMap;
@@ -41,15 +41,15 @@ struct Queue {
 impl Receives {
     pub(super) fn new(
         mut shared: Option<(SharedReceives, u32)>,
-        lanes: &[Lane],
+        groups: &[QpGroup],
         depth: u32,
-        plan: &EndPlan,
+        plan: &EndpointPlan,
         memory: &Memory,
     ) -> Self {
         if let Some((shared, _)) = &mut shared {
             shared.attach(Arc::clone(memory.region()));
         }
-        let qps = lanes.iter().flat_map(|lane| &lane.qps);
+        let qps = groups.iter().flat_map(|group| &group.qps);
         let qp_nums: Vec<u32> = qps.clone().map(|qp| qp.qp_num()).collect();
         let depth = shared.as_ref().map_or(depth, |(_, depth)| *depth);
         let queues = if shared.is_some() { 1 } else { qp_nums.len() };
@@ -61,7 +61,7 @@ impl Receives {
             let receives: Vec<_> = places.iter().map(|(local, tag)| Receive { local, tag: *tag }).collect();
             match &shared {
                 Some((shared, _)) => shared.receive_chain(&receives),
-                None => lanes[0].qps[0].receive_chain(&receives),
+                None => groups[0].qps[0].receive_chain(&receives),
             }
         };
         let chains = (0..distinct).map(chain_of).collect();
@@ -90,8 +90,8 @@ impl Receives {
     }
 
     /// Posts all receives.
-    pub(super) fn post_all(&mut self, lanes: &mut [Lane]) -> Result<(), RnicError> {
-        (0..self.queues.len()).try_for_each(|queue| self.post(queue, self.depth, lanes))
+    pub(super) fn post_all(&mut self, groups: &mut [QpGroup]) -> Result<(), RnicError> {
+        (0..self.queues.len()).try_for_each(|queue| self.post(queue, self.depth, groups))
     }
 
     /// Returns the index of the queue pair that received the message.
@@ -105,7 +105,12 @@ impl Receives {
 
     /// Records `count` receives consumed by queue pair `qp`, and posts them again when a batch is complete.
     #[inline]
-    pub(super) fn consumed(&mut self, qp: usize, count: u32, lanes: &mut [Lane]) -> Result<(), RnicError> {
+    pub(super) fn consumed(
+        &mut self,
+        qp: usize,
+        count: u32,
+        groups: &mut [QpGroup],
+    ) -> Result<(), RnicError> {
         self.total += u64::from(count);
         let queue = if self.shared.is_some() { 0 } else { qp };
         self.queues[queue].consumed += count;
@@ -114,18 +119,18 @@ impl Receives {
         }
         let count = std::mem::take(&mut self.queues[queue].consumed);
         if self.shared.is_none() {
-            end::qp(lanes, queue).complete_receives(count);
+            endpoint::qp(groups, queue).complete_receives(count);
         }
-        self.post(queue, count, lanes)
+        self.post(queue, count, groups)
     }
 
-    fn post(&mut self, queue: usize, count: u32, lanes: &mut [Lane]) -> Result<(), RnicError> {
+    fn post(&mut self, queue: usize, count: u32, groups: &mut [QpGroup]) -> Result<(), RnicError> {
         let mut left = count;
         if !self.places_differ {
             while left > 0 {
                 let now = left.min(CHAIN_MAX);
                 self.chains[0].set_tag(0..now as usize, tag_of(queue, 0));
-                self.hand_over(queue, 0, 0..now as usize, lanes)?;
+                self.hand_over(queue, 0, 0..now as usize, groups)?;
                 left -= now;
             }
             return Ok(());
@@ -133,7 +138,7 @@ impl Receives {
         while left > 0 {
             let from = self.queues[queue].next;
             let now = left.min(CHAIN_MAX).min(self.depth - from);
-            self.hand_over(queue, queue, from as usize..(from + now) as usize, lanes)?;
+            self.hand_over(queue, queue, from as usize..(from + now) as usize, groups)?;
             self.queues[queue].next = if from + now == self.depth { 0 } else { from + now };
             left -= now;
         }
@@ -146,12 +151,12 @@ impl Receives {
         queue: usize,
         chain: usize,
         which: Range<usize>,
-        lanes: &mut [Lane],
+        groups: &mut [QpGroup],
     ) -> Result<(), RnicError> {
         let chain = &self.chains[chain];
         match &mut self.shared {
             Some((shared, _)) => shared.post_receives(chain, which)?,
-            None => end::qp(lanes, queue).post_receives(chain, which)?,
+            None => endpoint::qp(groups, queue).post_receives(chain, which)?,
         }
         Ok(())
     }

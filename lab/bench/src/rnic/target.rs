@@ -1,7 +1,7 @@
 //! The passive end of a measurement.
 
-use super::end::{End, EndPlan};
-use super::handshake::{self, Seen, Stop};
+use super::endpoint::{BenchEndpoint, EndpointPlan};
+use super::handshake::{self, Stop, TargetCounts};
 use super::operation::Operation;
 use super::task::{RnicTask, RnicTest};
 use super::waiting::{Halt, Watch};
@@ -35,15 +35,15 @@ impl PeerTask for Target {
 /// Connects to the initiator, runs `take_part` until the initiator ends the measurement, and reports the counts.
 pub(super) fn serve(
     selection: &Selection,
-    plan: &EndPlan,
+    plan: &EndpointPlan,
     place: &PeerPlace,
-    take_part: impl FnOnce(&mut End, &mut Watch<'_>) -> Result<Infallible, Halt>,
+    take_part: impl FnOnce(&mut BenchEndpoint, &mut Watch<'_>) -> Result<Infallible, Halt>,
 ) -> Result<(), PeerError> {
     let part = || -> Result<(), RnicError> {
         let chosen = place.nic(selection).open()?;
         place.ready()?;
         let control = place.control();
-        let mut end = End::connect(&chosen.nic, control, plan)?;
+        let mut end = BenchEndpoint::connect(&chosen.nic, control, plan)?;
         let Err(halt) = take_part(&mut end, &mut Watch::target(control));
         finish(&end, control, halt)
     };
@@ -51,7 +51,7 @@ pub(super) fn serve(
 }
 
 fn take_part(
-    end: &mut End,
+    end: &mut BenchEndpoint,
     task: &RnicTask,
     control: &Control,
     watch: &mut Watch<'_>,
@@ -67,7 +67,7 @@ fn take_part(
 
 /// Runs the target's side of the measurement until the initiator sends a message on the control socket or exits.
 pub(super) fn take_part_until_called(
-    end: &mut End,
+    end: &mut BenchEndpoint,
     task: &RnicTask,
     control: &Control,
     watch: &mut Watch<'_>,
@@ -93,7 +93,7 @@ fn wait_for_call(control: &Control) -> Result<Infallible, Halt> {
 }
 
 /// Reports the counts, if the initiator still exists.
-fn finish(end: &End, control: &Control, halt: Halt) -> Result<(), RnicError> {
+fn finish(end: &BenchEndpoint, control: &Control, halt: Halt) -> Result<(), RnicError> {
     if let Halt::Failed(error) = halt {
         return Err(error);
     }
@@ -101,7 +101,7 @@ fn finish(end: &End, control: &Control, halt: Halt) -> Result<(), RnicError> {
         // The initiator has exited.
         return Ok(());
     }
-    let seen = Seen { received: end.receives.total, first_word: end.memory.first_word_incoming() };
+    let seen = TargetCounts { received: end.receives.total, first_word: end.memory.first_word_incoming() };
     handshake::send(control, &seen)?;
     // The queue pairs are retained until the initiator has destroyed its own, which may still wait for an
     // acknowledgement.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::experiments::Stage;
+use crate::experiments::ExperimentEnv;
 use crate::measure::Cores;
 use crate::peer::tests::launcher as tests_launcher;
 use farcall::select::Selection;
@@ -141,11 +141,11 @@ fn what_the_target_saw_is_held_against_what_was_sent() {
         is_inline: true,
         cores: BothEnds::default(),
     };
-    let accounted = account(result, &Seen { received: 15, first_word: 0 }).unwrap();
+    let accounted = account(result, &TargetCounts { received: 15, first_word: 0 }).unwrap();
     assert_eq!((accounted.lost, accounted.messages_per_second), (5, 75.0));
     let over =
         |operation, transport| RnicResult { task: RnicTask { operation, transport, ..task }, ..result };
-    let seen = |received, first_word| Seen { received, first_word };
+    let seen = |received, first_word| TargetCounts { received, first_word };
     assert!(account(over(Operation::Send, Transport::Rc), &seen(19, 0)).is_err());
     assert!(account(over(Operation::Send, Transport::Rc), &seen(20, 0)).is_ok());
     assert!(account(over(Operation::FetchAdd, Transport::Rc), &seen(0, FILL_WORD + 19)).is_err());
@@ -155,8 +155,8 @@ fn what_the_target_saw_is_held_against_what_was_sent() {
 
 #[test]
 fn measures_rates_in_both_directions_with_several_clients() {
-    let mut stage = Stage::new(1, Duration::from_millis(3), 0).unwrap();
-    stage.launcher = tests_launcher();
+    let mut env = ExperimentEnv::new(1, Duration::from_millis(3), 0).unwrap();
+    env.launcher = tests_launcher();
     let chosen = Selection::softnic().open().unwrap();
     let tuning = Tuning { window: 4, chain: 1, signal_every: 2, qps: 2, active_qps: 2, ..Tuning::RATE };
     let cases = [
@@ -168,11 +168,11 @@ fn measures_rates_in_both_directions_with_several_clients() {
     for (operation, transport, clients) in cases {
         for direction in [Direction::InBound, Direction::OutBound] {
             let task = throughput(operation, transport, 64, tuning);
-            let rate = rate(&chosen, task, direction, clients, &stage).unwrap();
+            let rate = rate(&chosen, task, direction, clients, &env).unwrap();
             assert!(rate.per_second > 0.0 && rate.per_second.is_finite(), "{task}, {direction}: {rate:?}");
         }
     }
     let latency = RnicTask::latency(Operation::Write, Transport::Rc, 64, Tuning::LATENCY);
-    let refused = rate(&chosen, latency, Direction::InBound, 1, &stage).unwrap_err();
+    let refused = rate(&chosen, latency, Direction::InBound, 1, &env).unwrap_err();
     assert!(refused.to_string().contains("only rates"), "{refused}");
 }

@@ -2,7 +2,7 @@
 //! signalled, over the queue pairs in turn.
 
 use super::RnicError;
-use super::end::End;
+use super::endpoint::BenchEndpoint;
 use super::flow::{Credits, Flow};
 use super::task::{RnicTask, Tuning};
 use super::waiting::{Halt, Watch};
@@ -31,7 +31,7 @@ pub(super) struct Sent {
 
 /// Returns the chains of one signalling period, prepared for each queue pair whose requests differ (one set for all
 /// queue pairs, except with datagrams).
-fn chains(end: &End, task: &RnicTask) -> Result<Vec<Vec<Chain>>, RnicError> {
+fn chains(end: &BenchEndpoint, task: &RnicTask) -> Result<Vec<Vec<Chain>>, RnicError> {
     let Tuning { chain, signal_every, qps, .. } = task.tuning;
     let sets = if task.transport == Transport::Ud { qps as usize } else { 1 };
     let is_signalled = |number: u32| (number + 1).is_multiple_of(signal_every);
@@ -62,9 +62,9 @@ struct Poster {
 impl Poster {
     /// Posts one chain as soon as the window has space for it.
     #[inline]
-    fn post(&mut self, end: &mut End, qp: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
+    fn post(&mut self, end: &mut BenchEndpoint, qp: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
         let Tuning { chain, window, .. } = self.tuning;
-        while end.lanes[0].qps[qp].outstanding() + chain > window {
+        while end.groups[0].qps[qp].outstanding() + chain > window {
             self.complete(end, watch)?;
         }
         if let Some(flow) = self.flow {
@@ -73,7 +73,7 @@ impl Poster {
         let set = if self.chains.len() == 1 { 0 } else { qp };
         let (chains, phase) = (&mut self.chains[set], &mut self.under_way[qp].phase);
         // The named slot is neither read nor written while requests are outstanding: its content is irrelevant.
-        end.lanes[0].qps[qp].post_chain(&mut chains[*phase], qp as u32)?;
+        end.groups[0].qps[qp].post_chain(&mut chains[*phase], qp as u32)?;
         *phase = if *phase + 1 == chains.len() { 0 } else { *phase + 1 };
         self.total += u64::from(chain);
         Ok(())
@@ -83,7 +83,7 @@ impl Poster {
     #[inline]
     fn await_credit(
         &mut self,
-        end: &mut End,
+        end: &mut BenchEndpoint,
         (flow, qp): (Flow, usize),
         watch: &mut Watch<'_>,
     ) -> Result<(), Halt> {
@@ -100,7 +100,7 @@ impl Poster {
     }
 
     #[inline]
-    fn complete(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<(), Halt> {
+    fn complete(&mut self, end: &mut BenchEndpoint, watch: &mut Watch<'_>) -> Result<(), Halt> {
         let count = end.look(watch)?;
         for index in 0..count {
             let wc = end.wcs[index];
@@ -113,7 +113,7 @@ impl Poster {
         Ok(())
     }
 
-    fn take_credit(&mut self, end: &mut End, wc: &Wc) -> Result<(), RnicError> {
+    fn take_credit(&mut self, end: &mut BenchEndpoint, wc: &Wc) -> Result<(), RnicError> {
         let qp = end.receives.qp_of(wc);
         if let (Some(flow), Some(state)) = (self.flow, self.under_way.get_mut(qp)) {
             state.uncredited = state.uncredited.saturating_sub(flow.credit_every);
@@ -122,12 +122,12 @@ impl Poster {
     }
 
     /// Waits for the completion of all posted requests.
-    fn drain(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<(), Halt> {
+    fn drain(&mut self, end: &mut BenchEndpoint, watch: &mut Watch<'_>) -> Result<(), Halt> {
         for qp in 0..self.under_way.len() {
             while self.under_way[qp].phase != 0 {
                 self.post(end, qp, watch)?;
             }
-            while end.lanes[0].qps[qp].outstanding() > 0 {
+            while end.groups[0].qps[qp].outstanding() > 0 {
                 self.complete(end, watch)?;
             }
         }
@@ -144,7 +144,7 @@ impl Sent {
 
 /// Measures for `duration`, after `warm_up`.
 pub(super) fn measure(
-    end: &mut End,
+    end: &mut BenchEndpoint,
     task: &RnicTask,
     (warm_up, duration): (Duration, Duration),
     watch: &mut Watch<'_>,
@@ -174,7 +174,11 @@ pub(super) fn measure(
 
 /// Target of messages that consume receives. Consumes them, posts receives again and returns credits until the
 /// initiator has ended the measurement and no more messages arrive.
-pub(super) fn absorb(end: &mut End, task: &RnicTask, watch: &mut Watch<'_>) -> Result<Infallible, Halt> {
+pub(super) fn absorb(
+    end: &mut BenchEndpoint,
+    task: &RnicTask,
+    watch: &mut Watch<'_>,
+) -> Result<Infallible, Halt> {
     let flow = Flow::of(task, end.receives.each())?;
     let mut credits = flow.map(|flow| Credits::new(end, task, flow)).transpose()?;
     loop {
@@ -189,7 +193,7 @@ pub(super) fn absorb(end: &mut End, task: &RnicTask, watch: &mut Watch<'_>) -> R
 
 /// Records the messages among `count` completions, one run of consecutive messages of a queue pair at a time.
 #[inline]
-fn take(end: &mut End, count: usize, mut credits: Option<&mut Credits>) -> Result<(), RnicError> {
+fn take(end: &mut BenchEndpoint, count: usize, mut credits: Option<&mut Credits>) -> Result<(), RnicError> {
     let mut index = 0;
     while index < count {
         let wc = end.wcs[index];
@@ -214,7 +218,7 @@ fn take(end: &mut End, count: usize, mut credits: Option<&mut Credits>) -> Resul
     Ok(())
 }
 
-fn settle(end: &mut End, mut credits: Option<Credits>) -> Result<Infallible, Halt> {
+fn settle(end: &mut BenchEndpoint, mut credits: Option<Credits>) -> Result<Infallible, Halt> {
     let mut last = Instant::now();
     while last.elapsed() < SETTLED_AFTER {
         let count = end.poll()?;

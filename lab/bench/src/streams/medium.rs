@@ -3,8 +3,8 @@
 use super::{Job, PATIENCE, Server};
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace};
 use farcall::select::{SelectedNic, Selection};
+use farcall::stream::{StreamListener, StreamOptions, StreamPath, StreamSocket};
 use farcall_link::WaitStrategy;
-use farcall_stream::{StreamListener, StreamOptions, StreamPath, StreamSocket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 use std::fmt;

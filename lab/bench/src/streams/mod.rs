@@ -16,7 +16,7 @@ pub use medium::{Medium, path};
 pub use one_way::OneWay;
 pub use ping_pong::MESSAGE_LEN_BYTES;
 pub use record::WRITE_LENS_BYTES;
-pub use waits::{EchoServer, Load, Served, Way, serve};
+pub use waits::{EchoServer, Load, Served, WaitMode, serve};
 
 use crate::measure::{RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};

@@ -68,14 +68,17 @@ fn the_other_end_says_which_byte_it_found_wrong() {
 #[test]
 fn a_server_of_several_clients_waits_in_every_way() {
     let (chosen, plan) = (chosen(), plan());
-    for way in [Way::Tcp, Way::Bp, Way::Bpts, Way::Event, Way::Bpev] {
+    for mode in [WaitMode::Tcp, WaitMode::Bp, WaitMode::Bpts, WaitMode::Event, WaitMode::Bpev] {
         for (interval_us, pollers) in [(0, 1), (500, 0)] {
             let interval = Duration::from_micros(interval_us);
             let load = Load { clients: 3, interval, pollers, bp_timeout_us: None };
-            let served = serve(way, load, &chosen, &plan).unwrap_or_else(|error| panic!("{way}: {error}"));
+            let served = serve(mode, load, &chosen, &plan).unwrap_or_else(|error| panic!("{mode}: {error}"));
             let count = served.latencies.count();
-            assert!((count > 0) == (served.per_second > 0.0), "{way}: {count}");
-            assert!(served.idle_cores.is_finite() && served.cores.iter().all(|cores| *cores >= 0.0), "{way}");
+            assert!((count > 0) == (served.per_second > 0.0), "{mode}: {count}");
+            assert!(
+                served.idle_cores.is_finite() && served.cores.iter().all(|cores| *cores >= 0.0),
+                "{mode}"
+            );
         }
     }
 }

@@ -7,9 +7,10 @@ use super::ping_pong::{MESSAGE_LEN_BYTES, message};
 use crate::measure::{Cores, CpuMeter, LatencyRecorder, keep_thread_on};
 use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
 use farcall::select::{SelectedNic, Selection};
+use farcall::stream::{StreamListener, StreamOptions, StreamSocket};
 use farcall_drive::Pollers;
 use farcall_link::{Nic, WaitStrategy};
-use farcall_stream::{StreamListener, StreamOptions, StreamSet, StreamSocket};
+use farcall_stream::StreamSet;
 use rustix::event::epoll;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// Wait strategy of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Way {
+pub enum WaitMode {
     /// Sockets with epoll.
     Tcp,
     /// A thread for each stream, which polls it.
@@ -36,7 +37,7 @@ pub enum Way {
     Bpev,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for WaitMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tcp => "TCP",
@@ -77,7 +78,7 @@ pub struct Served {
 /// Task of the serving end.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct EchoServer {
-    way: Way,
+    mode: WaitMode,
     load: Load,
     selection: Selection,
     cores: Vec<usize>,
@@ -95,7 +96,7 @@ impl PeerTask for EchoServer {
         // Pollers and workers use all cores; the process was started on one.
         keep_thread_on(&self.cores)?;
         let clients = self.load.clients;
-        if self.way == Way::Tcp {
+        if self.mode == WaitMode::Tcp {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(PeerError::system("bind"))?;
             tell(&mut place, listener.local_addr())?;
             let accept = || Ok(listener.accept().map_err(PeerError::system("accept"))?.0);
@@ -103,8 +104,8 @@ impl PeerTask for EchoServer {
         }
         let chosen = self.selection.open().map_err(not_opened)?;
         let nic = chosen.nic.clone();
-        let mut options = self.way.options();
-        if self.way == Way::Bpev && self.load.pollers > 0 {
+        let mut options = self.mode.options();
+        if self.mode == WaitMode::Bpev && self.load.pollers > 0 {
             let pollers = Pollers::start(self.load.pollers).map_err(PeerError::system("clone"))?;
             options = options.pollers(pollers);
         }
@@ -115,11 +116,13 @@ impl PeerTask for EchoServer {
         for _ in 0..clients {
             sockets.push(listener.accept().map_err(PeerError::system("accept"))?);
         }
-        match self.way {
-            Way::Bp => echo_by_threads(sockets),
-            Way::Bpts => echo_in_turn(sockets, WaitStrategy::Busy),
-            Way::Bpev => echo_in_turn(sockets, WaitStrategy::Bpev { bp_timeout_us: self.load.bp_timeout_us }),
-            Way::Event | Way::Tcp => echo_in_turn(sockets, WaitStrategy::EventBatch),
+        match self.mode {
+            WaitMode::Bp => echo_by_threads(sockets),
+            WaitMode::Bpts => echo_in_turn(sockets, WaitStrategy::Busy),
+            WaitMode::Bpev => {
+                echo_in_turn(sockets, WaitStrategy::Bpev { bp_timeout_us: self.load.bp_timeout_us })
+            }
+            WaitMode::Event | WaitMode::Tcp => echo_in_turn(sockets, WaitStrategy::EventBatch),
         }
     }
 }
@@ -129,7 +132,7 @@ fn tell(place: &mut PeerPlace, address: std::io::Result<SocketAddr>) -> Result<(
     peer::send(place.control(), &address.map_err(PeerError::system("getsockname"))?)
 }
 
-impl Way {
+impl WaitMode {
     fn options(self) -> StreamOptions {
         match self {
             Self::Bp | Self::Bpts => StreamOptions::default().waiting(WaitStrategy::Busy),
@@ -215,15 +218,15 @@ struct Phases {
 ///
 /// # Errors
 /// Returns an error if the other end cannot be started, if a stream fails, or if a byte is wrong.
-pub fn serve(way: Way, load: Load, chosen: &SelectedNic, plan: &PairPlan) -> Result<Served, PeerError> {
+pub fn serve(mode: WaitMode, load: Load, chosen: &SelectedNic, plan: &PairPlan) -> Result<Served, PeerError> {
     let cores = Cores::allowed()?.as_slice().to_vec();
-    let server = EchoServer { way, load, selection: chosen.selection.clone(), cores };
+    let server = EchoServer { mode, load, selection: chosen.selection.clone(), cores };
     let server = plan.launcher.start(&server, plan.server_core, &[])?;
     let address: SocketAddr = peer::receive(server.control())?;
     let nic = chosen.nic.clone();
     let mut sockets: Vec<Box<dyn ReadWrite>> = Vec::new();
     for _ in 0..load.clients {
-        sockets.push(way.connect(&nic, address)?);
+        sockets.push(mode.connect(&nic, address)?);
     }
     let all = load.clients + 1;
     let phases = Phases {
@@ -270,7 +273,7 @@ fn cores_while(server: &Peer, duration: Duration) -> Result<([f64; 2], Duration)
 trait ReadWrite: Read + Write + Send {}
 impl<T: Read + Write + Send> ReadWrite for T {}
 
-impl Way {
+impl WaitMode {
     /// Connects a client with the wait strategy that suits one thread with one stream. Over TCP its calls block; under
     /// EVENT it sleeps until events; otherwise it polls for about a round trip, then sleeps.
     fn connect(self, nic: &Nic, address: SocketAddr) -> Result<Box<dyn ReadWrite>, PeerError> {

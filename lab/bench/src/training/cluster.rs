@@ -2,7 +2,7 @@
 
 use super::{Carrier, Model, TrainingError, WORKERS};
 use crate::peer::{ChildProcess, free_ports, next_line};
-use farcall_stats::read_pid;
+use farcall::stats::read_pid;
 use serde_json::{Value, json};
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};

@@ -65,7 +65,7 @@ impl HerdArgs {
             connections: self.connections,
             assumes_order: self.assume_order,
         };
-        let stage = self.remote.env(&self.repeat, 0)?;
-        herd::run(&self.nic.open()?, &stage, &plan, progress).map_err(|error| failure(&error, &stage))
+        let env = self.remote.env(&self.repeat, 0)?;
+        herd::run(&self.nic.open()?, &env, &plan, progress).map_err(|error| failure(&error, &env))
     }
 }

@@ -10,7 +10,7 @@ use crate::commands::remote_args::cannot_measure;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::{Args, Subcommand};
-use farcall_bench::experiments::{Progress, Stage};
+use farcall_bench::experiments::{Progress, ExperimentEnv};
 use farcall_bench::report::Report;
 use farcall_bench::rnic::{Operation, RnicError};
 use operations::OperationArgs;
@@ -115,12 +115,12 @@ impl Measurement {
 }
 
 /// Returns the failure of a verbs measurement, with a remedy.
-fn failure(error: &RnicError, stage: &Stage) -> Failure {
+fn failure(error: &RnicError, env: &ExperimentEnv) -> Failure {
     match error {
         RnicError::Illegal(refusal) => Failure::new("cannot measure this combination of options")
             .why(&refusal.what)
             .remedy(&refusal.nearest)
             .exit(Exit::Usage),
-        error => cannot_measure("cannot measure the verbs of this machine", error, stage),
+        error => cannot_measure("cannot measure the verbs of this machine", error, env),
     }
 }

@@ -101,9 +101,9 @@ impl OperationArgs {
     ) -> Result<Report, Failure> {
         let selection = self.selection(operations);
         let with_ucx = self.against == Some(ComparedSystem::Ucx);
-        let stage = self.remote.env(&self.repeat, 0)?;
-        perf::run(&self.nic.open()?, &stage, &selection, with_ucx, progress)
-            .map_err(|error| failure(&error, &stage))
+        let env = self.remote.env(&self.repeat, 0)?;
+        perf::run(&self.nic.open()?, &env, &selection, with_ucx, progress)
+            .map_err(|error| failure(&error, &env))
     }
 
     fn selection(&self, operations: &[Operation]) -> perf::Selection {

@@ -63,7 +63,7 @@ impl QpsArgs {
             len_bytes: self.len_bytes as usize,
             window: self.window,
         };
-        let stage = self.remote.env(&self.repeat, 0)?;
-        qps::run(&self.nic.open()?, &stage, &plan, progress).map_err(|error| failure(&error, &stage))
+        let env = self.remote.env(&self.repeat, 0)?;
+        qps::run(&self.nic.open()?, &env, &plan, progress).map_err(|error| failure(&error, &env))
     }
 }

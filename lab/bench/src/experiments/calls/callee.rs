@@ -7,6 +7,8 @@ use std::fmt;
 const REQUEST_LEN_BYTES: u32 = 64;
 /// Length in bytes of a reply of [`Callee::Head`].
 const REPLY_LEN_BYTES: u32 = 8;
+/// Error of a call whose reply differs from the expected one.
+pub(super) const WRONG_ECHO: &str = "the echo came back with other bytes";
 /// Byte that fills the echo service's blocks.
 const BLOCK_BYTE: u8 = 0x5A;
 

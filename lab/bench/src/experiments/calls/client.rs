@@ -1,19 +1,19 @@
 //! Client of a measurement of calls: connects, calls and reports its counts.
 
-use super::callee::Request;
-use super::crowd::{Connections, Crowd, Mailboxes, Topology, Way};
-use super::{CallTask, Ground, PATIENCE};
+use super::callee::{Request, WRONG_ECHO};
+use super::requesters::{CallTransport, Connections, Mailboxes, RequesterPool, Topology};
+use super::{CallTask, PATIENCE, SharedContext};
 use crate::experiments::ExperimentError;
 use crate::experiments::clients::Client as ClientProcess;
 use crate::experiments::reach::Reach;
 use crate::load::{Traffic, in_batches, settle};
 use crate::measure::{LatencyRecorder, Schedule, Share, cpu_time, record_ping_pong};
+use farcall::rpc::tune::Decision;
+use farcall::rpc::{CallId, Client, ClientOptions, ConnectError, Dispatcher, ServerThread};
 use farcall_link::{BatchConfig, BatchSizing, Geometry, Nic, Plan, ResponsePath as ResponseAxis};
-use farcall_rpc::tune::Decision;
 use farcall_rpc::{
-    AnyCaller, BySend, CallId, Client, ClientOf, ClientOptions, ConnectError, DatagramReply, Dispatcher,
-    Fetch, FetchThenReply, NotifyThenFetch, OverUc, OverUd, Path, ResponsePath, SendReply, ServerReply,
-    ServerThread, StaticClient, WithDoorbellByte,
+    AnyCaller, BySend, ClientOf, DatagramReply, Fetch, FetchThenReply, NotifyThenFetch, OverUc, OverUd, Path,
+    ResponsePath, SendReply, ServerReply, StaticClient, WithDoorbellByte,
 };
 use farcall_verbs::{Clock, MonotonicClock, Nanos};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,6 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-pub(super) const WRONG_ECHO: &str = "the echo came back with other bytes";
 /// More than the maximum number of outstanding calls of a connection.
 const CALLS_MAX: usize = 1 << 10;
 
@@ -81,16 +80,20 @@ impl fmt::Display for Choice {
 type Connected<'a> = &'a mut dyn FnMut() -> Result<(), ExperimentError>;
 
 impl CallClient {
-    pub(super) fn new(task: &CallTask, ground: &Ground<'_>, number: u32) -> Result<Self, ExperimentError> {
-        let address = ground.server.ready().rpc.clone();
+    pub(super) fn new(
+        task: &CallTask,
+        context: &SharedContext<'_>,
+        number: u32,
+    ) -> Result<Self, ExperimentError> {
+        let address = context.server.ready().rpc.clone();
         Ok(Self {
             task: *task,
-            reach: Reach { nic: ground.nic.clone(), profile: ground.profile.cloned() },
+            reach: Reach { nic: context.nic.clone(), profile: context.profile.cloned() },
             address: address.ok_or("the server process did not say where RPC clients connect")?,
             number,
-            seed: ground.stage.seed.wrapping_add(number.into()),
-            warm_up: ground.stage.warm_up,
-            duration: ground.stage.duration,
+            seed: context.env.seed.wrapping_add(number.into()),
+            warm_up: context.env.warm_up,
+            duration: context.env.duration,
         })
     }
 
@@ -155,15 +158,15 @@ impl CallClient {
         let dispatcher = self.reach.nic.connect(start, |_| false)?;
         connected()?;
         let cpu_before = cpu_time(std::process::id())?;
-        let run = self.run_crowd(Mailboxes::new(dispatcher, self.task.connections, connections)?)?;
+        let run = self.run_requesters(Mailboxes::new(dispatcher, self.task.connections, connections)?)?;
         Ok(CallRun { cpu: cpu_time(std::process::id())?.saturating_sub(cpu_before), ..run })
     }
 
     /// Measures requesters, each of which repeatedly calls a responder chosen at random.
-    fn run_crowd(&self, way: impl Way) -> Result<CallRun, ExperimentError> {
-        let mut crowd = Crowd::new(way, &self.task, self.seed);
-        let (latencies, elapsed_ns) = record_ping_pong(self.warm_up, self.duration, |_| crowd.round())?;
-        let (calls, empty_share) = (crowd.ended(), crowd.empty_share());
+    fn run_requesters(&self, transport: impl CallTransport) -> Result<CallRun, ExperimentError> {
+        let mut pool = RequesterPool::new(transport, &self.task, self.seed);
+        let (latencies, elapsed_ns) = record_ping_pong(self.warm_up, self.duration, |_| pool.round())?;
+        let (calls, empty_share) = (pool.ended(), pool.empty_share());
         Ok(CallRun { calls, ended: latencies.count(), empty_share, ..CallRun::of(latencies, elapsed_ns) })
     }
 
@@ -208,7 +211,7 @@ impl CallClient {
                 self.run_to_schedule(&mut clients, share)?
             }
             None if let Topology::PrivateToMany { responders } = task.topology => {
-                self.run_crowd(Connections { clients: &mut clients, responders })?
+                self.run_requesters(Connections { clients: &mut clients, responders })?
             }
             None => self.run_rounds(&mut clients)?,
         };

@@ -2,24 +2,25 @@
 
 mod callee;
 mod client;
-mod crowd;
+mod requesters;
 
 pub(crate) use callee::Callee;
 pub use callee::Job;
 pub(crate) use client::{CallClient, Choice};
-pub(crate) use crowd::Topology;
+pub(crate) use requesters::Topology;
 
 use super::ExperimentError;
 use super::clients;
+use super::env::ExperimentEnv;
 use super::line;
-use super::server::{Served, ServerError, ServerProcess, Service};
-use super::stage::Stage;
+use super::server::{ServerError, ServerProcess};
+use super::service::{Served, Service};
 use crate::load::AUTO;
 use crate::measure::{LatencyRecorder, LatencySummary};
 use client::CallRun;
+use farcall::rpc::tune::LinkProfile;
 use farcall::select::Selection;
 use farcall_link::{BatchSizing, MemoryPolicy, PRESETS};
-use farcall_rpc::tune::LinkProfile;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -152,17 +153,21 @@ impl CallTask {
     }
 }
 
-/// Starts an echo service at the serving end of `stage`.
+/// Starts an echo service at the serving end of `env`.
 ///
 /// # Errors
 /// Returns an error if the service cannot be started.
-pub(crate) fn start_echo(stage: &Stage, nic: &Selection, threads: u16) -> Result<ServerProcess, ServerError> {
-    ServerProcess::serve(stage, &Service { nic: nic.clone(), what: Served::Echo { threads } })
+pub(crate) fn start_echo(
+    env: &ExperimentEnv,
+    nic: &Selection,
+    threads: u16,
+) -> Result<ServerProcess, ServerError> {
+    ServerProcess::serve(env, &Service { nic: nic.clone(), what: Served::Echo { threads } })
 }
 
 /// Environment of the runs.
-pub(crate) struct Ground<'a> {
-    pub(crate) stage: &'a Stage,
+pub(crate) struct SharedContext<'a> {
+    pub(crate) env: &'a ExperimentEnv,
     /// The RNIC of both ends.
     pub(crate) nic: &'a Selection,
     /// Profile with which connections start instead of a probe.
@@ -170,13 +175,13 @@ pub(crate) struct Ground<'a> {
     pub(crate) server: &'a ServerProcess,
 }
 
-/// Connects, calls for the stage's duration and disconnects; in client processes if there are several clients.
+/// Connects, calls for the environment's duration and disconnects; in client processes if there are several clients.
 ///
 /// # Errors
 /// Returns an error if no client supports the preset, if the service cannot be reached, or if a call fails.
-pub(crate) fn measure(task: &CallTask, ground: &Ground<'_>) -> Result<CallSample, ExperimentError> {
-    let Ground { stage, server, .. } = ground;
-    let client_of = |number| CallClient::new(task, ground, number);
+pub(crate) fn measure(task: &CallTask, context: &SharedContext<'_>) -> Result<CallSample, ExperimentError> {
+    let SharedContext { env, server, .. } = context;
+    let client_of = |number| CallClient::new(task, context, number);
     let (runs, [before, after]) = if task.clients == 1 {
         let mut before = None;
         let run = client_of(0)?.run(|| {
@@ -186,7 +191,7 @@ pub(crate) fn measure(task: &CallTask, ground: &Ground<'_>) -> Result<CallSample
         (vec![run], [before.unwrap_or_default(), server.cpu_time()?])
     } else {
         let clients = (0..task.clients).map(client_of).collect::<Result<Vec<_>, _>>()?;
-        clients::run_all(stage, &clients, || server.cpu_time())?
+        clients::run_all(env, &clients, || server.cpu_time())?
     };
     Ok(CallSample::of(task, &runs, after.saturating_sub(before)))
 }

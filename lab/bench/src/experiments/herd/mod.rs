@@ -9,8 +9,8 @@ mod latency;
 mod published;
 mod throughput;
 
+use super::env::{ExperimentEnv, Progress};
 use super::perf::new_report;
-use super::stage::{Progress, Stage};
 use crate::report::Report;
 use crate::rnic::{RnicError, Survey};
 use farcall::select::SelectedNic;
@@ -53,12 +53,12 @@ pub struct HerdPlan {
 /// Returns an error if a measurement fails. Missing capabilities of the device are notes.
 pub fn run(
     chosen: &SelectedNic,
-    stage: &Stage,
+    env: &ExperimentEnv,
     plan: &HerdPlan,
     progress: Progress<'_>,
 ) -> Result<Report, RnicError> {
     let survey = Survey::of(&chosen.nic);
-    let mut report = new_report("HERD's micro-benchmarks", chosen, stage, &survey);
+    let mut report = new_report("HERD's micro-benchmarks", chosen, env, &survey);
     report.conditions.push(
         "measures",
         format!(
@@ -73,12 +73,12 @@ pub fn run(
     for (_, grid) in &mut grids {
         grid.leave_out_what_cannot_be(&survey, &mut report)?;
     }
-    let is_complete = stage.interleave(
+    let is_complete = env.interleave(
         &mut grids.iter_mut().flat_map(|(_, grid)| grid.lines()).collect::<Vec<_>>(),
         &mut report,
         progress,
         |line| line.subject.to_string(),
-        |line, _, report| line.measure(chosen, stage, None, report),
+        |line, _, report| line.measure(chosen, env, None, report),
     )?;
     if is_complete {
         report.tables.extend(grids.iter().map(|(_, grid)| grid.table()));
@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn every_figure_has_its_table_and_the_papers_words() {
-        let mut stage = Stage::new(1, Duration::from_millis(2), 0).unwrap();
-        stage.launcher = crate::peer::tests::launcher();
+        let mut env = ExperimentEnv::new(1, Duration::from_millis(2), 0).unwrap();
+        env.launcher = crate::peer::tests::launcher();
         let plan = HerdPlan {
             figures: HerdFigure::ALL.to_vec(),
             lens_bytes: vec![32],
@@ -122,7 +122,7 @@ mod tests {
             assumes_order: false,
         };
         let chosen = Selection::softnic().open().unwrap();
-        let report = run(&chosen, &stage, &plan, &mut |_| true).unwrap().to_json();
+        let report = run(&chosen, &env, &plan, &mut |_| true).unwrap().to_json();
         assert!(report["notes"].to_string().contains("not measured here"), "{report}");
         let tables = report["tables"].as_array().unwrap();
         assert_eq!(tables.len(), 4);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_ends_it_with_a_problem() {
-        let stage = Stage::new(1, Duration::from_millis(2), 0).unwrap();
+        let env = ExperimentEnv::new(1, Duration::from_millis(2), 0).unwrap();
         let plan = HerdPlan {
             figures: vec![HerdFigure::Latency],
             lens_bytes: vec![],
@@ -146,6 +146,6 @@ mod tests {
             assumes_order: false,
         };
         let chosen = Selection::softnic().open().unwrap();
-        assert!(!run(&chosen, &stage, &plan, &mut |_| false).unwrap().is_sound());
+        assert!(!run(&chosen, &env, &plan, &mut |_| false).unwrap().is_sound());
     }
 }

@@ -3,16 +3,16 @@
 //! use their default wait strategies.
 
 use super::super::ExperimentError;
+use super::super::env::{ExperimentEnv, Progress};
 use super::super::server::ServerProcess;
-use super::super::stage::{Progress, Stage};
 use super::STOP_PATIENCE;
 use crate::measure::{LatencyRecorder, PairedRatio};
 use crate::peer::{ChildProcess, PeerError, PeerLauncher};
 use crate::report::{Cell, Column, Figure, Report, Table};
+use farcall::kv::MemcachedClient;
+use farcall::kv::{KvClient, Write};
+use farcall::rpc::ClientOptions;
 use farcall::select::Selection;
-use farcall_kv::client::{KvClient, Write};
-use farcall_kv::memcached::client::Client as MemcachedClient;
-use farcall_rpc::ClientOptions;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ const NOTE: &str = "Client and server wait as they come and are not pinned. A ra
 #[derive(Debug, Clone)]
 pub struct KvBusyPlan {
     /// Durations and repetitions.
-    pub stage: Stage,
+    pub env: ExperimentEnv,
     /// The RNIC of both ends.
     pub nic: Selection,
     /// Numbers of programs that compute concurrently.
@@ -43,7 +43,7 @@ pub struct KvBusyPlan {
 
 impl KvBusyPlan {
     fn pairs(&self) -> u32 {
-        self.stage.repetitions.max(PAIRS_MIN)
+        self.env.repetitions.max(PAIRS_MIN)
     }
 }
 
@@ -81,18 +81,13 @@ struct Clients {
 /// # Errors
 /// Returns an error if the server cannot be started or reached, or if a call fails.
 pub fn run(plan: &KvBusyPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
-    let mut conditions = plan.stage.conditions();
+    let mut conditions = plan.env.conditions();
     conditions.replace("pinning", "none");
-    conditions.replace(
-        "repetitions",
-        format!("{} pairs of {:?} each, in turns", plan.pairs(), plan.stage.duration),
-    );
+    conditions
+        .replace("repetitions", format!("{} pairs of {:?} each, in turns", plan.pairs(), plan.env.duration));
     conditions.push("calls", format!("GET of {} bytes, one at a time", VALUE.len()));
-    let mut report = plan.stage.report(
-        "The key-value service beside programs that compute",
-        conditions,
-        plan.nic.provider,
-    );
+    let mut report =
+        plan.env.report("The key-value service beside programs that compute", conditions, plan.nic.provider);
     report.note(NOTE);
     let server = start_server(plan)?;
     let mut clients = Clients::connect(plan, &server)?;
@@ -112,16 +107,14 @@ pub fn run(plan: &KvBusyPlan, progress: Progress<'_>) -> Result<Report, Experime
     }
     report.tables.extend([figures, ratios]);
     drop(clients);
-    if let Err(error) = server.stop(STOP_PATIENCE) {
-        report.problems.push(error.to_string());
-    }
+    server.end(STOP_PATIENCE, &mut report);
     Ok(report)
 }
 
 fn start_server(plan: &KvBusyPlan) -> Result<ServerProcess, ExperimentError> {
     let args = ["--json", "kv", "serve", "--tcp", "127.0.0.1:0", "--rpc", "127.0.0.1:0"];
     let args = args.map(str::to_owned).into_iter().chain(plan.nic.args());
-    Ok(ServerProcess::start(&PeerLauncher::with_args(args), plan.stage.all_cores())?)
+    Ok(ServerProcess::start(&PeerLauncher::with_args(args), plan.env.all_cores())?)
 }
 
 impl Clients {
@@ -176,9 +169,9 @@ fn measure(
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<Option<Vec<(Sample, Sample)>>, ExperimentError> {
-    let _programs = start_programs(programs, plan.stage.all_cores())?;
+    let _programs = start_programs(programs, plan.env.all_cores())?;
     thread::sleep(SETTLE);
-    let (mut pairs, duration) = (Vec::new(), plan.stage.duration);
+    let (mut pairs, duration) = (Vec::new(), plan.env.duration);
     for pair in 1..=plan.pairs() {
         let what = format!("beside {programs} programs ({pair} of {})", plan.pairs());
         if !report.goes_on(progress(&what)) {

@@ -1,7 +1,9 @@
 //! A server that is killed under load and restarted.
 
 use super::figures::{Figure, connect, load_plan};
-use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post, STOP_PATIENCE, fill, open};
+use super::{
+    ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, STOP_PATIENCE, ServerUnderTest, fill, open,
+};
 use crate::experiments::server::ServerProcess;
 use crate::load::{Connection, Ledger, Load, LoadError, LoadPlan, LoadResult, Outcome, TargetError};
 use crate::report::Report;
@@ -54,18 +56,18 @@ pub(super) fn measure(
     report: &mut Report,
 ) -> Result<Crash, ExperimentError> {
     let window = plan.windows.iter().copied().max().unwrap_or(1);
-    let post = open(plan, front_end)?;
-    let ready = post.server.ready().clone();
-    let mut connections = connect(plan, &Figure::of_reads(front_end, window), &post, 0)?;
+    let tested = open(plan, front_end)?;
+    let ready = tested.server.ready().clone();
+    let mut connections = connect(plan, &Figure::of_reads(front_end, window), &tested, 0)?;
     let load = Load::new(LoadPlan { duration: INTERRUPTED, ..load_plan(plan, window) });
     let ops = load.completed();
-    let Post { server, mut ledger, .. } = post;
+    let ServerUnderTest { server, mut ledger, .. } = tested;
 
     // The load runs in another thread. The calling thread kills and starts servers, which the kernel kills when that
     // thread exits.
     let (run, killed, restarted) = thread::scope(|scope| {
         let running = scope.spawn(|| run_until_lost(plan, load, &mut connections, &mut ledger));
-        thread::sleep(plan.stage.scaled(BEFORE));
+        thread::sleep(plan.env.scaled(BEFORE));
         while ops.load(Ordering::Relaxed) == 0 && !running.is_finished() {
             thread::sleep(RETRY);
         }

@@ -2,7 +2,7 @@
 
 use super::super::clients;
 use super::store_client::{GetCosts, StoreRun};
-use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post, StoreClient};
+use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, ServerUnderTest, StoreClient};
 use crate::load::{Connection, LoadPlan, LoadResult};
 use crate::measure::{ProcessError, cpu_time};
 use crate::workload::{Distribution, Workload};
@@ -80,25 +80,25 @@ impl Sample {
     pub(super) fn take(
         plan: &KvMainPlan,
         figure: &Figure,
-        post: &mut Post,
+        tested: &mut ServerUnderTest,
         repetition: u32,
         problems: &mut Vec<String>,
     ) -> Result<Self, ExperimentError> {
-        let front_end = post.front_end;
-        let client = |number| StoreClient::new(plan, figure, post.server.ready(), repetition, number);
+        let front_end = tested.front_end;
+        let client = |number| StoreClient::new(plan, figure, tested.server.ready(), repetition, number);
         let sample = if plan.clients == 1 {
-            let (client, server) = (client(0), &post.server);
+            let (client, server) = (client(0), &tested.server);
             let mut marks = Vec::with_capacity(2);
             let run =
-                client.run_here(&mut post.ledger, |_| marks.push((server.cpu_time(), own_cpu_time())))?;
+                client.run_here(&mut tested.ledger, |_| marks.push((server.cpu_time(), own_cpu_time())))?;
             let marks: [_; 2] = marks.try_into().map_err(|_| front_end.failed("the run took no time"))?;
             let [(server_start, client_start), (server_end, client_end)] = marks;
             let server_cpu = server_end?.saturating_sub(server_start?);
             Self::of(vec![run], server_cpu, client_end?.saturating_sub(client_start?))
         } else {
             let clients: Vec<_> = (0..plan.clients).map(client).collect();
-            let server = &post.server;
-            let (runs, [before, after]) = clients::run_all(&plan.stage, &clients, || server.cpu_time())?;
+            let server = &tested.server;
+            let (runs, [before, after]) = clients::run_all(&plan.env, &clients, || server.cpu_time())?;
             // The processor times cover the complete run; this is the share of the recorded period.
             let all_ops: u64 = runs.iter().map(|run| run.all_ops).sum();
             let share = runs.iter().map(|run| run.load.ops).sum::<u64>() as f64 / all_ops.max(1) as f64;
@@ -148,8 +148,8 @@ impl Sample {
 pub(super) fn load_plan(plan: &KvMainPlan, window: u32) -> LoadPlan {
     LoadPlan {
         window,
-        warm_up: plan.stage.warm_up,
-        duration: plan.stage.duration,
+        warm_up: plan.env.warm_up,
+        duration: plan.env.duration,
         shape: plan.shape,
         loaded: plan.records,
         share: None,
@@ -160,10 +160,10 @@ pub(super) fn load_plan(plan: &KvMainPlan, window: u32) -> LoadPlan {
 pub(super) fn connect(
     plan: &KvMainPlan,
     figure: &Figure,
-    post: &Post,
+    tested: &ServerUnderTest,
     repetition: u32,
 ) -> Result<Vec<Connection<FrontEndTarget>>, ExperimentError> {
-    StoreClient::new(plan, figure, post.server.ready(), repetition, 0).connect()
+    StoreClient::new(plan, figure, tested.server.ready(), repetition, 0).connect()
 }
 
 fn own_cpu_time() -> Result<Duration, ProcessError> {

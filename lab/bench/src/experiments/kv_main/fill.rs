@@ -61,7 +61,7 @@ fn each_record<T: Target>(
 ) -> Result<(), TargetError> {
     let (mut first, records) = (0, plan.records);
     while first < records {
-        if plan.stage.is_late() {
+        if plan.env.is_late() {
             let what = format!(
                 "{first} of {records} records were written or read back when the time had expired; load fewer: --records"
             );

@@ -2,21 +2,22 @@
 
 use super::super::ExperimentError;
 use super::super::reach::Reach;
-use super::super::server::Ready;
+use super::super::ready::Ready;
 use crate::foreign_store::{ForeignStore, Socket};
 use crate::load::{
     AUTO, BypassTarget, MemcachedTarget, Outcome, RedisTarget, Request, RpcTarget, Target, TargetError,
     Traffic, client_options, in_batches, settle,
 };
 use crate::rivals::Rival;
+use farcall::kv::MemcachedClient;
+use farcall::rpc::tune::Decision;
+use farcall::rpc::{Client, ClientOptions};
 use farcall_kv::bypass::{ReadCounters, Scheme};
-use farcall_kv::memcached::client::Client as MemcachedClient;
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::BatchSizing;
-use farcall_rpc::tune::Decision;
 use farcall_rpc::{
-    AnyCaller, BySend, Caller, Client, ClientOptions, DatagramReply, Fetch, FetchThenReply, NotifyThenFetch,
-    OverUc, OverUd, Path, SendReply, ServerReply, StaticClient, WithDoorbellByte,
+    AnyCaller, BySend, Caller, DatagramReply, Fetch, FetchThenReply, NotifyThenFetch, OverUc, OverUd, Path,
+    SendReply, ServerReply, StaticClient, WithDoorbellByte,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Cost of servers without calls, and their resources without connections.
 
 use super::fill::read_once;
-use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, Post};
+use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan, ServerUnderTest};
 use crate::load::{Outcome, TargetError};
 use crate::measure::{CpuMeter, Footprint, ProcessError};
 use crate::report::Report;
@@ -19,49 +19,49 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Returns the duration of the idle measurement under `plan`.
 pub(super) fn window(plan: &KvMainPlan) -> Duration {
-    plan.stage.scaled(WINDOW)
+    plan.env.scaled(WINDOW)
 }
 
 /// Returns the share of a core that the server of each front end used while idle with one connected client.
 pub(super) fn measure(
     plan: &KvMainPlan,
-    posts: &[Post],
+    tested_servers: &[ServerUnderTest],
     report: &mut Report,
 ) -> Result<Vec<(FrontEnd, f64)>, ExperimentError> {
     let mut targets = Vec::new();
-    for post in posts {
-        let lost = |error: TargetError| post.front_end.failed(error);
-        let mut target = post.front_end.connect(&plan.reach, post.server.ready(), 1).map_err(lost)?;
+    for tested in tested_servers {
+        let lost = |error: TargetError| tested.front_end.failed(error);
+        let mut target = tested.front_end.connect(&plan.reach, tested.server.ready(), 1).map_err(lost)?;
         get_record(plan, &mut target, 0).map_err(lost)?;
         targets.push(target);
     }
-    thread::sleep(plan.stage.scaled(SETTLE));
-    let meters = posts
+    thread::sleep(plan.env.scaled(SETTLE));
+    let meters = tested_servers
         .iter()
-        .filter_map(|post| post.server.pid())
+        .filter_map(|tested| tested.server.pid())
         .map(CpuMeter::start)
         .collect::<Result<Vec<_>, ProcessError>>()?;
     thread::sleep(window(plan));
     let mut shares = Vec::new();
-    for (post, meter) in posts.iter().zip(&meters) {
+    for (tested, meter) in tested_servers.iter().zip(&meters) {
         let share = meter.core_share()?;
-        let is_ours = !matches!(post.front_end, FrontEnd::Foreign(..));
+        let is_ours = !matches!(tested.front_end, FrontEnd::Foreign(..));
         if is_ours && share > CORE_SHARE_MAX {
             report.problems.push(format!(
                 "{}: the idle server used {:.1} % of a core",
-                post.front_end,
+                tested.front_end,
                 share * 100.0
             ));
         }
-        shares.push((post.front_end, share));
+        shares.push((tested.front_end, share));
     }
-    for (post, target) in posts.iter().zip(&mut targets) {
+    for (tested, target) in tested_servers.iter().zip(&mut targets) {
         let awake = get_record(plan, target, plan.records - 1);
         match awake {
             Ok(true) => {}
-            Ok(false) => report.problems.push(format!("{}: wrong value after idling", post.front_end)),
+            Ok(false) => report.problems.push(format!("{}: wrong value after idling", tested.front_end)),
             Err(error) => {
-                report.problems.push(format!("{}: the call after idling failed: {error}", post.front_end))
+                report.problems.push(format!("{}: the call after idling failed: {error}", tested.front_end))
             }
         }
     }

@@ -13,10 +13,10 @@ mod fill;
 mod front_end;
 mod idle;
 mod rows;
-#[cfg(feature = "verbs")]
-mod stand;
 mod steady;
 mod store_client;
+#[cfg(feature = "verbs")]
+mod store_fixture;
 mod store_service;
 
 pub use front_end::{FrontEnd, FrontEndTarget};
@@ -25,22 +25,25 @@ pub use store_service::StoreService;
 use store_service::private_socket;
 
 use super::ExperimentError;
+use super::env::{ExperimentEnv, Progress};
+use super::foreign_server;
 use super::reach::Reach;
-use super::server::{Ready, Served, ServerError, ServerProcess, Service};
-use super::stage::{Progress, Stage};
+use super::ready::Ready;
+use super::server::{ServerError, ServerProcess};
+use super::service::{Served, Service};
 use crate::baseline::{self, Baseline, BaselineResult};
 use crate::load::{AUTO, Ledger, tuning_condition};
 use crate::measure::{Footprint, contention_warning, pin_thread};
 use crate::peer::PeerLauncher;
 use crate::report::Report;
 use crate::workload::{Distribution, RecordShape, Workload};
+use farcall::rpc::tune::Decision;
 use farcall_link::BatchSizing;
-use farcall_rpc::tune::Decision;
 use figures::{Figure, Sample};
-#[cfg(feature = "verbs")]
-pub(crate) use stand::{KvTask, Stand};
 use std::process::Command;
 use std::time::Duration;
+#[cfg(feature = "verbs")]
+pub(crate) use store_fixture::{KvTask, StoreFixture};
 
 /// Bytes that another project's store may need for a record in addition to key and value, and minimum for all records.
 const RECORD_OVERHEAD_BYTES: usize = 128;
@@ -60,7 +63,7 @@ const OF_ONE_HOST_NOTE: &str = "System calls, heap operations, idle servers, lea
 #[derive(Debug, Clone)]
 pub struct KvMainPlan {
     /// Cores, durations, repetitions, seed.
-    pub stage: Stage,
+    pub env: ExperimentEnv,
     /// Records loaded before the measurements.
     pub records: u64,
     /// Sizes of keys and values.
@@ -85,7 +88,7 @@ pub struct KvMainPlan {
 }
 
 /// A front end, its server, and the expected content of its records.
-pub(super) struct Post {
+pub(super) struct ServerUnderTest {
     pub(super) front_end: FrontEnd,
     pub(super) server: ServerProcess,
     pub(super) ledger: Ledger,
@@ -93,7 +96,7 @@ pub(super) struct Post {
     pub(super) before: Option<Footprint>,
 }
 
-/// Runs the main benchmark. The calling thread is pinned to the stage's client core.
+/// Runs the main benchmark. The calling thread is pinned to the environment's client core.
 ///
 /// # Errors
 /// Returns an error if the benchmark cannot run; wrong results are problems of the report.
@@ -101,13 +104,13 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
     let warning = contention_warning();
     let Some(warning) = warning else { return run_to_the_end(plan, progress) };
     let limit = CONTENDED_LIMIT.max(2 * measuring_time(plan));
-    let plan = KvMainPlan { stage: plan.stage.clone().ending_within(limit), ..plan.clone() };
+    let plan = KvMainPlan { env: plan.env.clone().ending_within(limit), ..plan.clone() };
     let why = || format!("the time for this run under contention, {limit:?}, is over: {warning}");
-    let mut in_time = |what: &str| !plan.stage.is_late() && progress(what);
+    let mut in_time = |what: &str| !plan.env.is_late() && progress(what);
     let report = run_to_the_end(&plan, &mut in_time);
     let mut report = report
-        .map_err(|error| if plan.stage.is_late() { format!("{error}; {}", why()).into() } else { error })?;
-    if plan.stage.is_late() {
+        .map_err(|error| if plan.env.is_late() { format!("{error}; {}", why()).into() } else { error })?;
+    if plan.env.is_late() {
         report.problems.push(why());
     }
     report.warn(warning);
@@ -117,14 +120,13 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
 /// Returns the duration of the measurements, without the time between them.
 fn measuring_time(plan: &KvMainPlan) -> Duration {
     let figures = u32::try_from(Figure::all_of(plan).len()).unwrap_or(u32::MAX);
-    (plan.stage.warm_up + plan.stage.duration).saturating_mul(figures.saturating_mul(plan.stage.repetitions))
+    (plan.env.warm_up + plan.env.duration).saturating_mul(figures.saturating_mul(plan.env.repetitions))
 }
 
 fn run_to_the_end(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, ExperimentError> {
-    pin_thread(plan.stage.client_core)?;
-    let mut report = plan.stage.report(rows::TITLE, rows::conditions(plan), plan.reach.nic.provider);
-    report.notes.extend(plan.stage.single_core_note());
-    let mut posts = Vec::new();
+    pin_thread(plan.env.client_core)?;
+    let mut report = plan.env.report(rows::TITLE, rows::conditions(plan), plan.reach.nic.provider);
+    let mut tested_servers = Vec::new();
     for front_end in &plan.front_ends {
         if !report.goes_on(progress(&format!(
             "{front_end}: starting a server and loading {} records",
@@ -132,25 +134,27 @@ fn run_to_the_end(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, E
         ))) {
             return Ok(report);
         }
-        let post = open(plan, *front_end)?;
-        if let Some(chosen) = chosen_at(plan, &post)? {
+        let tested = open(plan, *front_end)?;
+        if let Some(chosen) = chosen_at(plan, &tested)? {
             report.conditions.push(AUTO, chosen.to_string());
         }
-        posts.push(post);
+        tested_servers.push(tested);
     }
     let mut figures: Vec<Figure> = Figure::all_of(plan);
     let mut limits: Vec<BaselineResult> = Vec::new();
-    let is_complete = plan.stage.interleave(
+    let is_complete = plan.env.interleave(
         &mut figures,
         &mut report,
         progress,
         |figure| figure.to_string(),
         |figure, repetition, report| {
-            if limits.len() < repetition as usize && plan.stage.server_half().is_none() {
-                limits.push(baseline::measure(Baseline::SharedMemory, &plan.stage.pair_plan())?);
+            if limits.len() < repetition as usize && plan.env.server_half().is_none() {
+                limits.push(baseline::measure(Baseline::SharedMemory, &plan.env.pair_plan())?);
             }
-            if let Some(post) = posts.iter_mut().find(|post| post.front_end == figure.front_end) {
-                figure.samples.push(Sample::take(plan, figure, post, repetition, &mut report.problems)?);
+            if let Some(tested) =
+                tested_servers.iter_mut().find(|tested| tested.front_end == figure.front_end)
+            {
+                figure.samples.push(Sample::take(plan, figure, tested, repetition, &mut report.problems)?);
             }
             Ok::<(), ExperimentError>(())
         },
@@ -169,20 +173,20 @@ fn run_to_the_end(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, E
     if !is_complete {
         return Ok(report);
     }
-    if plan.stage.server_half().is_some() {
+    if plan.env.server_half().is_some() {
         report.notes.push(OF_ONE_HOST_NOTE.to_owned());
-        stop_all(posts, &mut report);
+        stop_all(tested_servers, &mut report);
         return Ok(report);
     }
     // If this fails, the report with the previous measurements is still returned.
-    if let Err(error) = finish(plan, posts, &mut report, progress) {
+    if let Err(error) = finish(plan, tested_servers, &mut report, progress) {
         report.problems.push(error.to_string());
     }
     Ok(report)
 }
 
-fn stop_all(posts: Vec<Post>, report: &mut Report) {
-    for Post { front_end, server, .. } in posts {
+fn stop_all(tested_servers: Vec<ServerUnderTest>, report: &mut Report) {
+    for ServerUnderTest { front_end, server, .. } in tested_servers {
         if let Err(error) = server.stop(STOP_PATIENCE) {
             report.problems.push(format!("{front_end}: {error}"));
         }
@@ -192,31 +196,31 @@ fn stop_all(posts: Vec<Post>, report: &mut Report) {
 /// Runs all measurements other than speed.
 fn finish(
     plan: &KvMainPlan,
-    mut posts: Vec<Post>,
+    mut tested_servers: Vec<ServerUnderTest>,
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<(), ExperimentError> {
     let mut costs = Vec::new();
-    for post in &mut posts {
+    for tested in &mut tested_servers {
         if !report
-            .goes_on(progress(&format!("{}: counting system calls and heap operations", post.front_end)))
+            .goes_on(progress(&format!("{}: counting system calls and heap operations", tested.front_end)))
         {
             return Ok(());
         }
-        costs.push(steady::measure(plan, post, report)?);
+        costs.push(steady::measure(plan, tested, report)?);
     }
     if !report.goes_on(progress("all servers idle, with clients connected")) {
         return Ok(());
     }
-    let idle = idle::measure(plan, &posts, report)?;
+    let idle = idle::measure(plan, &tested_servers, report)?;
     report.tables.push(rows::costs_table(&costs, &idle));
     report.notes.push(format!(
         "Costs of an operation are counted over {:?} each, an idle server's CPU over {:?}.",
         steady::window(plan),
         idle::window(plan)
     ));
-    for post in posts {
-        close(post, report)?;
+    for tested in tested_servers {
+        close(tested, report)?;
     }
     let mut crashes = Vec::new();
     for front_end in crash::front_ends(plan) {
@@ -238,16 +242,22 @@ impl FrontEnd {
     /// Starts a server of this front end, at the address of a previous one if `again` is given.
     fn serve(self, plan: &KvMainPlan, again: Option<&Ready>) -> Result<ServerProcess, ServerError> {
         if let Self::Foreign(store, socket) = self {
-            let (command, cores) = (Command::new(store.program()), [plan.stage.server_core]);
-            let path = private_socket();
-            return ServerProcess::start_store(store, command, socket, path, memory_bytes(plan), &cores);
+            let (command, cores) = (Command::new(store.program()), [plan.env.server_core]);
+            return foreign_server::start(
+                store,
+                command,
+                socket,
+                private_socket(),
+                memory_bytes(plan),
+                &cores,
+            );
         }
         let (nic, store) = (plan.reach.nic.clone(), StoreService::new(self, plan));
         if again.is_none() {
-            return ServerProcess::serve(&plan.stage, &Service { nic, what: Served::Store(store) });
+            return ServerProcess::serve(&plan.env, &Service { nic, what: Served::Store(store) });
         }
         let launcher = PeerLauncher::with_args(store.args(&nic, "", again));
-        ServerProcess::start(&launcher, &[plan.stage.server_core])
+        ServerProcess::start(&launcher, &[plan.env.server_core])
     }
 }
 
@@ -258,33 +268,33 @@ fn memory_bytes(plan: &KvMainPlan) -> u64 {
 }
 
 /// Returns the library's choice at a server; `None` if the front end is fixed.
-fn chosen_at(plan: &KvMainPlan, post: &Post) -> Result<Option<Decision>, ExperimentError> {
+fn chosen_at(plan: &KvMainPlan, tested: &ServerUnderTest) -> Result<Option<Decision>, ExperimentError> {
     let mut options = plan.reach.options(1, STOP_PATIENCE);
-    let settled = post.front_end.settle(&plan.reach, post.server.ready(), &mut options);
-    Ok(settled.map_err(|error| post.front_end.failed(error))?.1)
+    let settled = tested.front_end.settle(&plan.reach, tested.server.ready(), &mut options);
+    Ok(settled.map_err(|error| tested.front_end.failed(error))?.1)
 }
 
-fn open(plan: &KvMainPlan, front_end: FrontEnd) -> Result<Post, ExperimentError> {
+fn open(plan: &KvMainPlan, front_end: FrontEnd) -> Result<ServerUnderTest, ExperimentError> {
     let server = front_end.serve(plan, None)?;
     fill::fill(plan, front_end, &server)?;
     // Resources of another project's program are not checked.
     let own_pid = server.pid().filter(|_| !matches!(front_end, FrontEnd::Foreign(..)));
     let before = own_pid.map(Footprint::of).transpose()?;
     let ledger = if plan.clients > 1 { Ledger::shared(plan.records) } else { Ledger::new(plan.records) };
-    Ok(Post { front_end, server, ledger, before })
+    Ok(ServerUnderTest { front_end, server, ledger, before })
 }
 
 /// Memory that allocators and the kernel may retain without a leak.
 const MEMORY_SLACK_BYTES: u64 = 8 << 20;
 
 /// Checks for leaks, then ends the server.
-fn close(post: Post, report: &mut Report) -> Result<(), ExperimentError> {
-    if let (Some(pid), Some(before)) = (post.server.pid(), post.before) {
+fn close(tested: ServerUnderTest, report: &mut Report) -> Result<(), ExperimentError> {
+    if let (Some(pid), Some(before)) = (tested.server.pid(), tested.before) {
         let leaks = idle::settled_footprint(pid, before)?.leaks_since(before, MEMORY_SLACK_BYTES);
-        report.problems.extend(leaks.iter().map(|leak| format!("{}: server: {leak}", post.front_end)));
+        report.problems.extend(leaks.iter().map(|leak| format!("{}: server: {leak}", tested.front_end)));
     }
-    if let Err(error) = post.server.stop(STOP_PATIENCE) {
-        report.problems.push(format!("{}: {error}", post.front_end));
+    if let Err(error) = tested.server.stop(STOP_PATIENCE) {
+        report.problems.push(format!("{}: {error}", tested.front_end));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Tables of the main benchmark.
 
-use super::super::stage::load_condition;
+use super::super::env::load_condition;
 use super::crash::Crash;
 use super::figures::{Figure, Sample};
 use super::steady::Costs;
@@ -25,7 +25,7 @@ pub(super) const READS_NOTE: &str = "READs a GET, whatever else a workload does.
      between machines; HERD says of FaRM that a value out of the table takes one more READ.";
 
 pub(super) fn conditions(plan: &KvMainPlan) -> Conditions {
-    let mut conditions = plan.stage.conditions();
+    let mut conditions = plan.env.conditions();
     let provider = format!(
         "{} (RC; uc-rpc: UC; herd: UC and UD; ud-rpc: UD); sockets: kernel TCP on loopback and Unix streams",
         plan.reach.nic.provider
@@ -71,28 +71,20 @@ pub(super) fn main_table(figures: &[Figure], limits: &[BaselineResult]) -> Table
     lead.extend(has_batches.then(|| Column::new("batch", "batch")));
     let shown: [report::Figure<Sample>; 9] = [
         (Column::new("ops_per_second", "ops/s"), |sample| sample.load.ops_per_second()),
-        (Column::with_decimals("p50_us", "p50 µs", 2).median_only(), |sample| {
-            sample.load.latency.p50_ns as f64 / 1e3
-        }),
-        (Column::with_decimals("p99_us", "p99 µs", 2).median_only(), |sample| {
-            sample.load.latency.p99_ns as f64 / 1e3
-        }),
-        (Column::with_decimals("p999_us", "p99.9 µs", 2).median_only().wide(), |sample| {
-            sample.load.latency.p999_ns as f64 / 1e3
-        }),
-        (Column::with_decimals("server_cpu_us_per_op", "server µs", 3).median_only(), |sample| {
+        (Column::median("p50_us", "p50 µs", 2), |sample| sample.load.latency.p50_ns as f64 / 1e3),
+        (Column::median("p99_us", "p99 µs", 2), |sample| sample.load.latency.p99_ns as f64 / 1e3),
+        (Column::median("p999_us", "p99.9 µs", 2).wide(), |sample| sample.load.latency.p999_ns as f64 / 1e3),
+        (Column::median("server_cpu_us_per_op", "server µs", 3), |sample| {
             sample.us_per_op(sample.server_cpu)
         }),
-        (Column::with_decimals("client_cpu_us_per_op", "client\nµs", 3).median_only().wide(), |sample| {
+        (Column::median("client_cpu_us_per_op", "client\nµs", 3).wide(), |sample| {
             sample.us_per_op(sample.client_cpu)
         }),
-        (Column::new("ops_per_server_core_second", "ops/server\ncore s").median_only().wide(), |sample| {
+        (Column::median("ops_per_server_core_second", "ops/server\ncore s", 0).wide(), |sample| {
             1e6 / sample.us_per_op(sample.server_cpu)
         }),
-        (Column::with_decimals("verbs_per_op", "verbs", 3).median_only(), |sample| sample.verbs_per_op),
-        (Column::with_decimals("empty_reads_per_op", "empty\nREADs", 3).median_only().wide(), |sample| {
-            sample.empty_reads_per_op
-        }),
+        (Column::median("verbs_per_op", "verbs", 3), |sample| sample.verbs_per_op),
+        (Column::median("empty_reads_per_op", "empty\nREADs", 3).wide(), |sample| sample.empty_reads_per_op),
     ];
     let title = "Speed; µs of the server's CPU and verbs are for each operation";
     let mut table = Table::of_figures(title, lead, &shown);

@@ -1,7 +1,7 @@
 //! Cost of one call in the steady state: system calls and heap operations at both ends.
 
 use super::figures::{Figure, connect, load_plan};
-use super::{ExperimentError, FrontEnd, KvMainPlan, Post};
+use super::{ExperimentError, FrontEnd, KvMainPlan, ServerUnderTest};
 use crate::experiments::own_syscalls::count_own_thread;
 use crate::experiments::server::ServerProcess;
 use crate::load::{Load, LoadPlan};
@@ -31,17 +31,17 @@ pub(super) struct Costs {
 
 /// Returns the duration of each count under `plan`.
 pub(super) fn window(plan: &KvMainPlan) -> Duration {
-    plan.stage.scaled(WINDOW)
+    plan.env.scaled(WINDOW)
 }
 
 /// Counts while the calling thread runs a load.
 pub(super) fn measure(
     plan: &KvMainPlan,
-    post: &mut Post,
+    tested: &mut ServerUnderTest,
     report: &mut Report,
 ) -> Result<Costs, ExperimentError> {
-    let mut connections = connect(plan, &Figure::of_reads(post.front_end, 1), post, 0)?;
-    let Post { front_end, server, ledger, .. } = post;
+    let mut connections = connect(plan, &Figure::of_reads(tested.front_end, 1), tested, 0)?;
+    let ServerUnderTest { front_end, server, ledger, .. } = tested;
     let load = Load::new(LoadPlan { duration: RUN_MAX, ..load_plan(plan, 1) });
     let (ops, end) = (load.completed(), load.end());
     let tid = rustix::thread::gettid().as_raw_nonzero().get();
@@ -75,7 +75,7 @@ fn count(
     report: &mut Report,
 ) -> Costs {
     let window = window(plan);
-    thread::sleep(plan.stage.scaled(SETTLE));
+    thread::sleep(plan.env.scaled(SETTLE));
     // Heap operations are counted first, because tracing itself allocates in this process.
     count_allocations();
     let now = || [ops.load(Ordering::Relaxed), server.allocations().unwrap_or(0), own_allocations()];
@@ -93,7 +93,7 @@ fn count(
         or_note(counted, "server", report)
     });
     let mut own_marks = Vec::new();
-    let (launcher, core) = (&plan.stage.launcher, plan.stage.server_core);
+    let (launcher, core) = (&plan.env.launcher, plan.env.server_core);
     let counted =
         count_own_thread(launcher, core, tid, window, || own_marks.push(ops.load(Ordering::Relaxed)));
     let client_syscalls = or_note(counted, "client", report);

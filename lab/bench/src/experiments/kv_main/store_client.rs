@@ -2,7 +2,7 @@
 
 use super::super::clients::Client;
 use super::super::reach::Reach;
-use super::super::server::Ready;
+use super::super::ready::Ready;
 use super::figures::{Figure, load_plan};
 use super::{ExperimentError, FrontEnd, FrontEndTarget, KvMainPlan};
 use crate::load::{Connection, Ledger, Load, LoadPlan, LoadResult};
@@ -89,7 +89,7 @@ impl StoreClient {
             connections: plan.connections,
             // The seed depends on the repetition but not on the front end, so all front ends of a repetition execute
             // the same operations.
-            seed: plan.stage.seed.wrapping_add(u64::from(repetition)),
+            seed: plan.env.seed.wrapping_add(u64::from(repetition)),
             before,
             streams,
         }

@@ -1,6 +1,6 @@
 //! A server of the store behind one front end, and the arguments that start it.
 
-use super::super::server::Ready;
+use super::super::ready::Ready;
 use super::{FrontEnd, KvMainPlan};
 use crate::rivals::Rival;
 use crate::workload::{RecordShape, Workload};

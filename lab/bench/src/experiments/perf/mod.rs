@@ -4,9 +4,9 @@ mod selection;
 
 pub use selection::{Adjustments, Figure, Selection};
 
+use super::env::{ExperimentEnv, Progress};
 use super::limits::find_ucx;
 use super::line::{Line, Rival, Sample, Subject};
-use super::stage::{Progress, Stage};
 use crate::baseline::{Baseline, PAYLOAD_LEN_BYTES};
 use crate::report::{self, Cell, Column, Report, Table};
 use crate::rnic::{Inlining, RnicError, RnicTask, Survey};
@@ -20,21 +20,21 @@ use farcall::select::SelectedNic;
 /// note.
 pub fn run(
     chosen: &SelectedNic,
-    stage: &Stage,
+    env: &ExperimentEnv,
     selection: &Selection,
     with_ucx: bool,
     progress: Progress<'_>,
 ) -> Result<Report, RnicError> {
     let survey = Survey::of(&chosen.nic);
     let picked = selection.pick(&survey)?;
-    let mut report = new_report("Verbs between two processes", chosen, stage, &survey);
+    let mut report = new_report("Verbs between two processes", chosen, env, &survey);
     report.conditions.push(
         "measures",
         "latency: one message at a time; rate: small messages in chains; bandwidth: large ones, a few outstanding",
     );
     describe(&mut report, &picked.tasks);
     report.notes.extend(picked.left_out.iter().map(|refusal| format!("Not measured: {refusal}.")));
-    let is_one_host = stage.server_half().is_none();
+    let is_one_host = env.server_half().is_none();
     let ucx = find_ucx(with_ucx && is_one_host, &mut report);
     let bare = is_one_host.then(|| Line::new(Subject::Rival(Rival::Bare(Baseline::SharedMemory))));
     let mut lines: Vec<Line> = bare.into_iter().collect();
@@ -42,12 +42,12 @@ pub fn run(
     if ucx.is_some() {
         lines.extend(UcxTest::ALL.map(|test| Line::new(Subject::Rival(Rival::Ucx(test)))));
     }
-    stage.interleave(
+    env.interleave(
         &mut lines,
         &mut report,
         progress,
         |line| line.subject.to_string(),
-        |line, _, report| line.measure(chosen, stage, ucx.as_ref(), report),
+        |line, _, report| line.measure(chosen, env, ucx.as_ref(), report),
     )?;
     report.tables.push(table(&lines));
     Ok(report)
@@ -64,18 +64,14 @@ fn table(lines: &[Line]) -> Table {
     let figures: [report::Figure<Sample>; 10] = [
         (Column::with_decimals("p50_us", "p50 µs", 3), |sample| sample.p50_us),
         (Column::with_decimals("mean_us", "mean µs", 3).wide(), |sample| sample.mean_us),
-        (Column::with_decimals("p99_us", "p99 µs", 3).median_only(), |sample| sample.p99_us),
-        (Column::with_decimals("p999_us", "p99.9 µs", 2).median_only().wide(), |sample| sample.p999_us),
+        (Column::median("p99_us", "p99 µs", 3), |sample| sample.p99_us),
+        (Column::median("p999_us", "p99.9 µs", 2).wide(), |sample| sample.p999_us),
         (Column::new("messages_per_second", "messages/s"), |sample| sample.per_second),
         (Column::with_decimals("gb_per_second", "GB/s", 3), |sample| sample.bytes_per_second / 1e9),
-        (Column::with_decimals("lost_percent", "lost %", 1).median_only(), |sample| sample.lost_percent),
-        (Column::with_decimals("client_cores", "client cores", 2).median_only().wide(), |sample| {
-            sample.client_cores
-        }),
-        (Column::with_decimals("server_cores", "server cores", 2).median_only().wide(), |sample| {
-            sample.server_cores
-        }),
-        (Column::new("samples", "samples").median_only().wide(), |sample| sample.count),
+        (Column::median("lost_percent", "lost %", 1), |sample| sample.lost_percent),
+        (Column::median("client_cores", "client cores", 2).wide(), |sample| sample.client_cores),
+        (Column::median("server_cores", "server cores", 2).wide(), |sample| sample.server_cores),
+        (Column::median("samples", "samples", 0).wide(), |sample| sample.count),
     ];
     let title =
         "Latencies are one way (half a ping-pong), or the whole operation where it says “until completion”";
@@ -101,15 +97,13 @@ fn table(lines: &[Line]) -> Table {
 }
 
 /// Returns an empty report with the conditions of every measurement between two processes over verbs.
-pub(super) fn new_report(title: &str, chosen: &SelectedNic, stage: &Stage, survey: &Survey) -> Report {
-    let mut conditions = stage.conditions();
+pub(super) fn new_report(title: &str, chosen: &SelectedNic, env: &ExperimentEnv, survey: &Survey) -> Report {
+    let mut conditions = env.conditions();
     conditions.push("provider", chosen.nic.provider);
     conditions.push("because", chosen.explanation.clone());
     conditions.push("device", survey.device.clone());
     conditions.push("threads", "one process with one thread at each end");
-    let mut report = stage.report(title, conditions, chosen.selection.provider);
-    report.notes.extend(stage.single_core_note());
-    report
+    env.report(title, conditions, chosen.selection.provider)
 }
 
 /// Adds the parameters that all tasks have in common to the conditions.

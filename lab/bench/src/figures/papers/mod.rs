@@ -1,6 +1,6 @@
-//! The experiments, one file each, in a directory for each paper.
+//! The experiments, as data: a module for each paper.
 //!
-//! A file restates the numbers that the paper's text states (its plots are pictures, and no values are read from
+//! A description restates the numbers that the paper's text states (its plots are pictures, and no values are read from
 //! them). It describes how the same is measured here, or why it is not.
 
 mod herd;
@@ -11,22 +11,24 @@ mod rr_compound;
 
 use super::experiment::Experiment;
 use super::results::Results;
-use super::verdict::Finding;
+use super::verdict::{Finding, decided};
 use crate::experiments::kv_main::{FrontEnd, KvTask};
 use crate::workload::{Distribution, Workload};
 
 /// Returns all experiments, paper by paper.
-pub fn all() -> impl Iterator<Item = &'static Experiment> {
+pub fn all() -> impl Iterator<Item = &'static Experiment> + Clone {
     [
         rf_rpc::EXPERIMENTS,
         patterns::EXPERIMENTS,
         rdmabox::EXPERIMENTS,
+        rdmabox::PROGRAMS,
         rr_compound::EXPERIMENTS,
+        rr_compound::CALLS,
+        rr_compound::PROGRAMS,
         herd::EXPERIMENTS,
     ]
     .into_iter()
     .flatten()
-    .copied()
 }
 
 /// Returns the task of sequential GETs on one connection, without concurrent writers.
@@ -37,5 +39,10 @@ const fn lone_gets(front_end: FrontEnd) -> KvTask {
 
 /// Returns the verdicts on the papers' findings about the experiments in `results`.
 pub(super) fn findings(results: &Results) -> Vec<Finding> {
-    [patterns::findings(results), rdmabox::findings(results), rr_compound::findings(results)].concat()
+    let rules = [
+        (patterns::FINDINGS, &patterns::PAPER),
+        (rdmabox::FINDINGS, &rdmabox::PAPER),
+        (rr_compound::FINDINGS, &rr_compound::PAPER),
+    ];
+    rules.into_iter().flat_map(|(rules, paper)| decided(rules, paper, results)).collect()
 }

@@ -4,7 +4,7 @@ use super::EchoTask;
 use crate::measure::{RoundTrips, ping_pong};
 use crate::peer::PairPlan;
 use crate::rnic::RnicError;
-use crate::rnic::end::End;
+use crate::rnic::endpoint::BenchEndpoint;
 use crate::rnic::receives::place_of_receive;
 use crate::rnic::waiting::{Halt, Watch};
 use farcall_verbs::Wc;
@@ -13,7 +13,7 @@ use farcall_verbs::Wc;
 const BURST: u32 = 32;
 
 /// Received echoes.
-pub(super) struct Echoed {
+pub(super) struct EchoCounts {
     /// Recorded bursts.
     pub(super) bursts: RoundTrips,
     /// Number of echoes per burst.
@@ -35,11 +35,11 @@ struct Client<'a> {
 }
 
 pub(super) fn measure(
-    end: &mut End,
+    end: &mut BenchEndpoint,
     task: &EchoTask,
     plan: &PairPlan,
     watch: &mut Watch<'_>,
-) -> Result<Echoed, RnicError> {
+) -> Result<EchoCounts, RnicError> {
     let connections = task.connections as usize;
     let mut client = Client { task, conversations: vec![Conversation::default(); connections] };
     let mut connection = 0;
@@ -53,16 +53,21 @@ pub(super) fn measure(
     let bursts = bursts.and_then(|bursts| client.drain(end, watch).map(|()| bursts));
     let bursts = bursts.map_err(Halt::of_initiator)?;
     let total = client.conversations.iter().map(|conversation| conversation.sent).sum();
-    Ok(Echoed { bursts, echoes_each: BURST, total })
+    Ok(EchoCounts { bursts, echoes_each: BURST, total })
 }
 
 impl Client<'_> {
     /// Sends the next echo of a connection as soon as its window has space.
-    fn send(&mut self, end: &mut End, connection: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
+    fn send(
+        &mut self,
+        end: &mut BenchEndpoint,
+        connection: usize,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Halt> {
         let window = self.task.window;
         // The slot is free when its previous echo has returned and the previous request is known to be complete.
         while self.under_way(connection) >= u64::from(window)
-            || end.lanes[0].qps[connection].outstanding() >= window
+            || end.groups[0].qps[connection].outstanding() >= window
         {
             self.progress(end, connection, watch)?;
         }
@@ -84,7 +89,12 @@ impl Client<'_> {
     }
 
     /// Polls for responses, first of all those on `connection`.
-    fn progress(&mut self, end: &mut End, connection: usize, watch: &mut Watch<'_>) -> Result<(), Halt> {
+    fn progress(
+        &mut self,
+        end: &mut BenchEndpoint,
+        connection: usize,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Halt> {
         if !self.task.response.operation.consumes_receive() {
             let answered = self.conversations[connection].answered;
             let is_here = self.under_way(connection) > 0
@@ -95,7 +105,7 @@ impl Client<'_> {
                 watch.seen();
                 return Ok(());
             }
-            if end.lanes[0].qps[connection].outstanding() < self.task.signal_every {
+            if end.groups[0].qps[connection].outstanding() < self.task.signal_every {
                 // No completion is expected.
                 watch.nothing()?;
                 return Ok(());
@@ -109,7 +119,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, end: &mut End, wc: &Wc) -> Result<(), RnicError> {
+    fn complete(&mut self, end: &mut BenchEndpoint, wc: &Wc) -> Result<(), RnicError> {
         if !wc.opcode.is_receive() {
             end.completed(wc);
             return Ok(());
@@ -127,7 +137,7 @@ impl Client<'_> {
     }
 
     /// Waits for all outstanding responses.
-    fn drain(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<(), Halt> {
+    fn drain(&mut self, end: &mut BenchEndpoint, watch: &mut Watch<'_>) -> Result<(), Halt> {
         for connection in 0..self.conversations.len() {
             while self.under_way(connection) > 0 {
                 self.progress(end, connection, watch)?;

@@ -10,8 +10,8 @@ mod server;
 pub use server::EchoServer;
 
 use super::cost::{BothEnds, Meter};
-use super::end::{End, EndPlan};
-use super::handshake::{self, Seen, Stop};
+use super::endpoint::{BenchEndpoint, EndpointPlan};
+use super::handshake::{self, Stop, TargetCounts};
 use super::legality::Illegal;
 use super::memory::Places;
 use super::operation::Operation;
@@ -123,7 +123,7 @@ impl EchoTask {
         number.is_multiple_of(self.signal_every.into())
     }
 
-    /// Returns the lane of responses, which is that of requests if they share a transport.
+    /// Returns the group of responses, which is that of requests if they share a transport.
     fn response_lane(&self) -> usize {
         usize::from(self.request.transport != self.response.transport)
     }
@@ -144,21 +144,21 @@ impl EchoTask {
         (RECEIVES_PER_ECHO * self.window) as usize
     }
 
-    fn end_plan(&self, comes_in: Leg) -> EndPlan {
-        let mut lanes = vec![(self.request.transport, self.connections)];
+    fn end_plan(&self, comes_in: Leg) -> EndpointPlan {
+        let mut groups = vec![(self.request.transport, self.connections)];
         if self.response_lane() == 1 {
-            lanes.push((self.response.transport, self.connections));
+            groups.push((self.response.transport, self.connections));
         }
         let receives = RECEIVES_PER_ECHO * self.window;
-        let has_datagrams = lanes.iter().any(|(transport, _)| *transport == Transport::Ud);
-        EndPlan {
+        let has_datagrams = groups.iter().any(|(transport, _)| *transport == Transport::Ud);
+        EndpointPlan {
             places: Places {
                 len_bytes: self.len_bytes,
-                incoming: lanes.len() * self.connections as usize * self.places_each(),
+                incoming: groups.len() * self.connections as usize * self.places_each(),
                 outgoing: (self.connections * self.window) as usize,
                 with_grh: has_datagrams,
             },
-            lanes,
+            groups,
             send_depth: self.window + 1,
             // Receives have slots of their own also if only introductions arrive. Introductions must not be placed
             // where the server polls for WRITEs.
@@ -223,7 +223,7 @@ pub fn measure(chosen: &SelectedNic, task: EchoTask, plan: &PairPlan) -> Result<
     pin_thread(plan.client_core)?;
     let order = EchoServer { task, selection: chosen.selection.clone() };
     let peer = plan.start(&order)?;
-    let mut end = End::connect(&chosen.nic, peer.control(), &task.end_plan(task.response))?;
+    let mut end = BenchEndpoint::connect(&chosen.nic, peer.control(), &task.end_plan(task.response))?;
     if task.needs_order() {
         end.require_order(task.assumes_order)?;
     }
@@ -232,7 +232,7 @@ pub fn measure(chosen: &SelectedNic, task: EchoTask, plan: &PairPlan) -> Result<
     let echoed = client::measure(&mut end, &task, plan, &mut watch)?;
     let cores = meter.stop()?;
     handshake::send(peer.control(), &Stop)?;
-    let seen: Seen = handshake::receive(peer.control())?;
+    let seen: TargetCounts = handshake::receive(peer.control())?;
     if task.request.operation.consumes_receive() {
         super::count("requests received", seen.received, echoed.total)?;
     }

@@ -2,7 +2,7 @@
 
 use super::EchoTask;
 use crate::peer::{PeerError, PeerPlace, PeerTask};
-use crate::rnic::end::End;
+use crate::rnic::endpoint::BenchEndpoint;
 use crate::rnic::receives::place_of_receive;
 use crate::rnic::target::serve;
 use crate::rnic::waiting::{Halt, Watch};
@@ -53,7 +53,7 @@ struct Server<'a> {
 
 impl Server<'_> {
     /// Polls the next slot of each connection in turn.
-    fn answer_writes(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<Infallible, Halt> {
+    fn answer_writes(&mut self, end: &mut BenchEndpoint, watch: &mut Watch<'_>) -> Result<Infallible, Halt> {
         loop {
             let mut is_idle = true;
             for connection in 0..self.served.len() {
@@ -72,7 +72,11 @@ impl Server<'_> {
         }
     }
 
-    fn answer_messages(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<Infallible, Halt> {
+    fn answer_messages(
+        &mut self,
+        end: &mut BenchEndpoint,
+        watch: &mut Watch<'_>,
+    ) -> Result<Infallible, Halt> {
         loop {
             self.look(end, watch)?;
             while let Some((connection, place)) = self.came.pop_front() {
@@ -85,13 +89,13 @@ impl Server<'_> {
     /// Returns the message in `place` to the client.
     fn answer(
         &mut self,
-        end: &mut End,
+        end: &mut BenchEndpoint,
         connection: usize,
         place: usize,
         watch: &mut Watch<'_>,
     ) -> Result<(), Halt> {
-        let lane = self.task.response_lane();
-        while end.lanes[lane].qps[connection].outstanding() >= self.task.window {
+        let group = self.task.response_lane();
+        while end.groups[group].qps[connection].outstanding() >= self.task.window {
             self.look(end, watch)?;
         }
         let to = self.task.place_of(connection, self.served[connection]);
@@ -99,11 +103,11 @@ impl Server<'_> {
         let is_signalled = self.task.signals(self.served[connection]);
         // The client reuses the slot only after this response has reached it, so the message can be sent from it.
         let place = end.memory.incoming(place);
-        end.post(self.task.response.operation, (lane, connection), place, to, is_signalled)?;
+        end.post(self.task.response.operation, (group, connection), place, to, is_signalled)?;
         Ok(())
     }
 
-    fn look(&mut self, end: &mut End, watch: &mut Watch<'_>) -> Result<(), Halt> {
+    fn look(&mut self, end: &mut BenchEndpoint, watch: &mut Watch<'_>) -> Result<(), Halt> {
         let count = end.look(watch)?;
         for index in 0..count {
             let wc = end.wcs[index];
@@ -112,7 +116,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    fn complete(&mut self, end: &mut End, wc: &Wc) {
+    fn complete(&mut self, end: &mut BenchEndpoint, wc: &Wc) {
         if wc.opcode.is_receive() {
             let connection = end.receives.qp_of(wc);
             let echo = (connection, self.arrived[connection]);
