@@ -119,7 +119,7 @@ fn measures_every_command_between_two_halves() {
         assert!(is_told, "{command:?}: no {figure}: {report}");
         let [server, client] =
             ["server_half", "client_half"].map(|half| report["conditions"][half].to_string());
-        assert!(server.contains(&half.address) && server.contains("told its own CPU time"), "{server}");
+        assert!(server.contains(&half.address) && server.contains("reported its own CPU time"), "{server}");
         assert!(client.contains("measured everything"), "{client}");
     }
 }

@@ -5,7 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::signals::StopFlag;
 use crate::whole_file;
 use clap::{Args, ValueEnum};
-use farcall_bench::experiments::{Progress, ExperimentEnv};
+use farcall_bench::experiments::{ExperimentEnv, Progress};
 use farcall_bench::measure::contention_warning;
 use farcall_bench::report::{Report, Wide};
 use std::path::PathBuf;

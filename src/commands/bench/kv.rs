@@ -12,7 +12,7 @@ use crate::failure::{Exit, Failure};
 use clap::Args;
 use farcall_bench::experiments::kv_main::busy::{self, KvBusyPlan};
 use farcall_bench::experiments::kv_main::{self, FrontEnd, KvMainPlan};
-use farcall_bench::experiments::{Reach, ExperimentEnv};
+use farcall_bench::experiments::{ExperimentEnv, Reach};
 use farcall_bench::foreign_store::{ForeignStore, Socket};
 use farcall_bench::rivals::Rival;
 use farcall_bench::workload::{Distribution, RecordShape, Workload};

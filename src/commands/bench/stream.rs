@@ -122,7 +122,11 @@ const WAIT_STRATEGIES: [NamedValue<WaitSelection>; 6] = [
     (WaitSelection::One(WaitMode::Bp), "bp", "One thread for each stream polls it"),
     (WaitSelection::One(WaitMode::Bpts), "bpts", "One thread polls all streams in turn"),
     (WaitSelection::One(WaitMode::Event), "event", "One thread sleeps until a stream raises an event"),
-    (WaitSelection::One(WaitMode::Bpev), "bpev", "One thread polls for some time, then sleeps; pollers wake it"),
+    (
+        WaitSelection::One(WaitMode::Bpev),
+        "bpev",
+        "One thread polls for some time, then sleeps; pollers wake it",
+    ),
     (WaitSelection::All, "all", "All of these"),
 ];
 

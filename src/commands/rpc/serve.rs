@@ -11,8 +11,8 @@ use crate::open_files::{self, Serves};
 use crate::signals::StopFlag;
 use clap::Args;
 use farcall::rpc::Server;
-use farcall_bench::experiments::server::count_allocations_for_parent;
 use farcall_bench::experiments::ready::Ready;
+use farcall_bench::experiments::server::count_allocations_for_parent;
 use farcall_drive::limit_retained_memory;
 use std::net::SocketAddr;
 

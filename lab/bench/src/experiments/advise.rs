@@ -56,7 +56,7 @@ pub fn run(plan: &AdvisePlan, progress: Progress<'_>) -> Result<Report, Experime
     conditions.push("provider", nic.provider.to_string());
     conditions.push("calls", job.to_string());
     let threads = format!("1 server thread, 1 client thread, {} connection(s)", plan.clients);
-    conditions.push("threads", format!("{threads}, {} call(s) under way on each", plan.window));
+    conditions.push("threads", format!("{threads}, {} call(s) in flight on each", plan.window));
     let mut report = env.report("Advice on the preset of such calls", conditions, nic.provider);
     contention_warning().into_iter().for_each(|warning| report.warn(warning));
     let (fitting, unfit) = candidates(&chosen.nic.clone(), job);
@@ -157,7 +157,7 @@ fn measured(taken: &[Candidate]) -> Table {
             sample.client_cpu_us_per_call
         }),
     ];
-    let title = "Measured: a round is over when all calls under way have their results";
+    let title = "Measured: a round ends when all calls in flight have their results";
     let mut table = Table::of_figures(title, vec![Column::new("preset", "preset")], &figures);
     for candidate in taken.iter().filter(|it| it.failed.is_none()) {
         table.push_figures(vec![candidate.preset.into()], &figures, &candidate.samples);
@@ -232,7 +232,7 @@ fn beside(winner: &RankedPreset, second: &RankedPreset, taken: &[Candidate]) -> 
     let Some(ratio) = second.over(winner) else { return String::new() };
     let is_told = ratio.high < 1.0 && ratio.confidence_percent >= 95.0;
     let certainty =
-        if is_told { "that is no accident" } else { "which of the two is faster cannot be told here" };
+        if is_told { "this is no coincidence" } else { "this run does not show which of the two is faster" };
     format!(
         "A call under {} takes {}. Second is {} with {:.0} % of its calls/s ({:.0} to {:.0} %: {certainty}): {}. A call \
          takes {}.",

@@ -150,7 +150,7 @@ impl ExperimentEnv {
                 .push("client half", format!("this host, core {}: measured everything", self.client_core));
             let about: Vec<_> = run.about().iter().map(|(name, value)| format!("{name} {value}")).collect();
             let about = about.join(", ");
-            let told = "told its own CPU time";
+            let told = "reported its own CPU time";
             conditions.push("server half", format!("{} ({about}): {told}", run.agent().address()));
         } else {
             conditions.push(
@@ -252,7 +252,7 @@ impl ExperimentEnv {
                     Ok(()) => has_any = true,
                     Err(error) if has_any => {
                         let title = title(line);
-                        report.problems.push(format!("{title}: {error}; what was measured before is told"));
+                        report.problems.push(format!("{title}: {error}; the results before it are reported"));
                         if let Some(run) = self.run.as_ref().filter(|run| run.is_lost()) {
                             report
                                 .problems
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(interleave_until(1).unwrap_err(), "no luck", "there is nothing to keep");
         let (taken, is_complete, report) = interleave_until(4).unwrap();
         assert_eq!((taken, is_complete), (3, false));
-        assert_eq!(report.problems, ["b: no luck; what was measured before is told"]);
+        assert_eq!(report.problems, ["b: no luck; the results before it are reported"]);
         let (taken, is_complete, report) = interleave_until(7).unwrap();
         assert!(taken == 6 && is_complete && report.is_sound());
     }

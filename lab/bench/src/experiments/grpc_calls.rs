@@ -75,7 +75,7 @@ pub(super) fn table_of_ratios<L: fmt::Display + PartialEq, S>(
     per_second: fn(&S) -> f64,
 ) -> Table {
     let lead = vec![Column::new(load, load), Column::new("preset", "preset"), Column::new("over", "over")];
-    let mut table = Table::of_ratios("Rates beside the first preset's", lead, "times better");
+    let mut table = Table::of_ratios("Rates compared with the first preset", lead, "times better");
     for Sampled { subject: (load, preset), samples } in lines {
         let Some(first) = lines.iter().find(|first| first.subject.0 == *load) else { continue };
         if first.subject.1 != *preset {

@@ -59,7 +59,7 @@ pub(crate) fn auto_beside_the_best(workloads: &[(String, Vec<RankedPreset>)]) ->
         Column::new("is_near", "at least 0.9"),
     ];
     let mut table =
-        Table::new("What the library chooses, beside the best preset of an exhaustive search", columns);
+        Table::new("Choice of the library, compared with the best preset of an exhaustive search", columns);
     for (workload, presets_measured) in workloads {
         let auto = presets_measured.iter().find(|it| it.preset == AUTO);
         let (Some(auto), Some(best)) = (auto, ranked(presets_measured).first().copied()) else { continue };
@@ -78,7 +78,7 @@ fn nearness(ratio: &PairedRatio) -> &'static str {
         ratio if ratio.confidence_percent < 95.0 => "too few repetitions",
         ratio if ratio.low >= NEAR => "yes",
         ratio if ratio.high < NEAR => "no",
-        _ => "cannot be told",
+        _ => "cannot be determined",
     }
 }
 
@@ -110,7 +110,7 @@ mod tests {
     fn judges_a_choice_near_the_best_not_near_or_undecided() {
         assert_eq!(verdict(&[99.0, 101.0, 95.0, 92.0, 100.0, 97.0]), "yes");
         assert_eq!(verdict(&[70.0, 80.0, 75.0, 85.0, 89.0, 60.0]), "no");
-        assert_eq!(verdict(&[99.0, 101.0, 95.0, 80.0, 100.0, 97.0]), "cannot be told");
+        assert_eq!(verdict(&[99.0, 101.0, 95.0, 80.0, 100.0, 97.0]), "cannot be determined");
         assert_eq!(verdict(&[99.0; 5]), "too few repetitions");
     }
 

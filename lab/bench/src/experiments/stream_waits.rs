@@ -23,8 +23,8 @@ type Line = Sampled<WaitMode, Served>;
 const NOTES: [&str; 3] = [
     "The server has one worker (BP: one for each client); each client is a thread of the other process that sends 64 B, \
      waits for the same back, and pauses. Every byte is checked.",
-    "Clients of TCP and EVENT sleep until they are answered; the others look for about a round trip first, as BPEV does.",
-    "Idle CPU: of both processes together, while all streams are open and nobody sends.",
+    "Clients of TCP and EVENT sleep until they are answered; the others poll for about a round trip first, as BPEV does.",
+    "Idle CPU: of both processes together, while all streams are open and idle.",
 ];
 
 /// Measures the strategies in turn.

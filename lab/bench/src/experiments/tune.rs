@@ -40,7 +40,7 @@ pub fn run(
     let mut conditions = env.conditions();
     conditions.push("provider", format!("{} (RC)", nic.provider));
     conditions.push("threads", "1 server thread, 1 client thread, 1 connection");
-    let mut report = env.report("What a connection can do", conditions, nic.provider);
+    let mut report = env.report("Capabilities of a connection", conditions, nic.provider);
     report.note(NOTE);
     let service = Service { nic: nic.clone(), what: Served::Echo { threads: 1 } };
     let server = ServerProcess::serve(env, &service)?;
@@ -175,7 +175,7 @@ fn choices(profile: &LinkProfile) -> Table {
         Column::new("r", "R"),
         Column::new("f_bytes", "F"),
     ];
-    let mut table = Table::new("What follows", columns);
+    let mut table = Table::new("Conclusions", columns);
     let mut chooser = Chooser::new(1);
     for result_bytes in RESULT_BYTES {
         for time_ns in HANDLER_NS {

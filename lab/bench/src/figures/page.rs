@@ -52,7 +52,7 @@ fn findings(findings: &[Finding]) -> String {
         let class = match finding.verdict {
             Verdict::Confirmed => "confirmed",
             Verdict::Refuted => "refuted",
-            Verdict::CannotBeTold => "faint",
+            Verdict::Undetermined => "faint",
         };
         let _ = writeln!(
             html,
@@ -90,7 +90,7 @@ fn section(outcome: &Outcome) -> String {
     }
     html.push_str(&paragraphs("The paper also says", &outcome.statements));
     html.push_str(&paragraphs("Conditions of the paper", std::slice::from_ref(&outcome.paper_conditions)));
-    html.push_str(&paragraphs("What differs here", &outcome.differs));
+    html.push_str(&paragraphs("Differences", &outcome.differs));
     html.push_str(&paragraphs("Notes", &outcome.notes));
     html.push_str("</section>\n");
     html

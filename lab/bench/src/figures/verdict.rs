@@ -19,7 +19,7 @@ pub enum Verdict {
     /// The opposite holds here.
     Refuted,
     /// Required figures are missing, or their ranges overlap.
-    CannotBeTold,
+    Undetermined,
 }
 
 impl fmt::Display for Verdict {
@@ -27,7 +27,7 @@ impl fmt::Display for Verdict {
         f.write_str(match self {
             Self::Confirmed => "confirmed",
             Self::Refuted => "refuted",
-            Self::CannotBeTold => "cannot be told here",
+            Self::Undetermined => "cannot be determined here",
         })
     }
 }
@@ -181,7 +181,7 @@ pub(super) fn decided(rules: &[Rule], paper: &Paper, results: &Results) -> Vec<F
     }
     let decided = rules.iter().map(|rule| {
         let (verdict, because) =
-            rule.decide.decide(results).unwrap_or_else(|| (Verdict::CannotBeTold, MISSING.to_owned()));
+            rule.decide.decide(results).unwrap_or_else(|| (Verdict::Undetermined, MISSING.to_owned()));
         Finding {
             statement: rule.statement.to_owned(),
             source: format!("{}, {}", paper.letter, rule.source),
@@ -224,7 +224,7 @@ impl Range {
         } else if self.max < low || self.min > high {
             Verdict::Refuted
         } else {
-            Verdict::CannotBeTold
+            Verdict::Undetermined
         }
     }
 
@@ -253,16 +253,16 @@ pub(super) fn majority(verdicts: &[Verdict]) -> Verdict {
     match (2 * for_it > verdicts.len(), 2 * against > verdicts.len()) {
         (true, _) if against == 0 => Verdict::Confirmed,
         (_, true) if for_it == 0 => Verdict::Refuted,
-        _ => Verdict::CannotBeTold,
+        _ => Verdict::Undetermined,
     }
 }
 
 /// Returns the conjunction: all must be confirmed, and one that is refuted refutes it.
 pub(super) fn all(verdicts: &[Verdict]) -> Verdict {
     if verdicts.is_empty()
-        || verdicts.contains(&Verdict::CannotBeTold) && !verdicts.contains(&Verdict::Refuted)
+        || verdicts.contains(&Verdict::Undetermined) && !verdicts.contains(&Verdict::Refuted)
     {
-        Verdict::CannotBeTold
+        Verdict::Undetermined
     } else if verdicts.contains(&Verdict::Refuted) {
         Verdict::Refuted
     } else {
@@ -278,7 +278,7 @@ pub(super) fn counts(verdicts: &[Verdict]) -> String {
         verdicts.len(),
         count(Verdict::Confirmed),
         count(Verdict::Refuted),
-        count(Verdict::CannotBeTold)
+        count(Verdict::Undetermined)
     )
 }
 
@@ -287,7 +287,7 @@ pub(super) mod tests {
     use super::*;
     use crate::figures::experiment::Experiment;
     use crate::figures::results::{Measured, Outcome, Series};
-    use Verdict::{CannotBeTold, Confirmed, Refuted};
+    use Verdict::{Confirmed, Refuted, Undetermined};
 
     /// Returns the verdicts of a paper's rules on given points (experiment, curve, x and y), each measured three times
     /// within 1 %.
@@ -330,21 +330,21 @@ pub(super) mod tests {
         let range = |min, max| Range { min, max };
         assert_eq!(range(2.0, 3.0).above(range(1.0, 1.9)), Confirmed);
         assert_eq!(range(1.0, 1.9).above(range(2.0, 3.0)), Refuted);
-        assert_eq!(range(1.0, 2.1).above(range(2.0, 3.0)), CannotBeTold);
+        assert_eq!(range(1.0, 2.1).above(range(2.0, 3.0)), Undetermined);
         assert_eq!(range(1.2, 1.6).within(1.2, 1.6), Confirmed);
         assert_eq!(range(1.7, 1.8).within(1.2, 1.6), Refuted);
-        assert_eq!(range(1.5, 1.8).within(1.2, 1.6), CannotBeTold);
+        assert_eq!(range(1.5, 1.8).within(1.2, 1.6), Undetermined);
     }
 
     #[test]
     fn many_verdicts_make_one() {
-        assert_eq!(majority(&[Confirmed, Confirmed, CannotBeTold]), Confirmed);
-        assert_eq!(majority(&[Confirmed, Confirmed, Refuted]), CannotBeTold);
-        assert_eq!(majority(&[Refuted, Refuted, CannotBeTold]), Refuted);
-        assert_eq!(majority(&[]), CannotBeTold);
+        assert_eq!(majority(&[Confirmed, Confirmed, Undetermined]), Confirmed);
+        assert_eq!(majority(&[Confirmed, Confirmed, Refuted]), Undetermined);
+        assert_eq!(majority(&[Refuted, Refuted, Undetermined]), Refuted);
+        assert_eq!(majority(&[]), Undetermined);
         assert_eq!(all(&[Confirmed, Confirmed]), Confirmed);
-        assert_eq!(all(&[Confirmed, CannotBeTold]), CannotBeTold);
-        assert_eq!(all(&[CannotBeTold, Refuted]), Refuted);
-        assert_eq!(all(&[]), CannotBeTold);
+        assert_eq!(all(&[Confirmed, Undetermined]), Undetermined);
+        assert_eq!(all(&[Undetermined, Refuted]), Refuted);
+        assert_eq!(all(&[]), Undetermined);
     }
 }

@@ -364,7 +364,7 @@ impl User {
         }
         for Record { key, value } in &page.records {
             let digits = std::str::from_utf8(&key[1..]).ok().and_then(|digits| digits.parse().ok());
-            let record = digits.ok_or_else(|| failed("a scan gave a key that nobody wrote"))?;
+            let record = digits.ok_or_else(|| failed("a scan returned a key that was not written"))?;
             self.shape.verify(record, value).map_err(failed)?;
         }
         Ok(())

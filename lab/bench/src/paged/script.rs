@@ -34,7 +34,7 @@ pub(super) fn run<T: DeserializeOwned>(
     let mut child = ChildProcess::start(&mut command, cores, &[])?;
     let output = child.0.stdout.take().ok_or("the program has no standard output")?;
     let line = next_line(&mut BufReader::new(output), PATIENCE)
-        .map_err(|error| format!("the program did not tell what it measured: {error}"))?;
+        .map_err(|error| format!("the program did not report its results: {error}"))?;
     let deadline = Instant::now() + END_PATIENCE;
     while child.is_alive() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));

@@ -144,9 +144,9 @@ impl Written {
 pub(super) fn check_read(found: Option<Version>, page: u64, was_written: bool) -> Result<(), String> {
     match found {
         None => Err(format!("wrong bytes: a READ of page {page} brought bytes that do not belong there")),
-        Some(Version::Granted) if was_written => Err(format!(
-            "wrong bytes: a READ of page {page} brought what was there before a WRITE that was over"
-        )),
+        Some(Version::Granted) if was_written => {
+            Err(format!("wrong bytes: a READ of page {page} returned the contents before a completed WRITE"))
+        }
         Some(_) => Ok(()),
     }
 }

@@ -215,12 +215,10 @@ impl RemioTask {
     pub fn check(&self) -> Result<(), ExperimentError> {
         let is_inline = self.polling == Polling::Inline;
         if is_inline && (self.threads, self.pollers) != (1, 1) {
-            return Err(
-                "only one thread can look for completions inline: use one, or another way to wait".into()
-            );
+            return Err("only one thread can poll completions inline: use one, or another way to wait".into());
         }
         if self.arrival == Arrival::Stacked && !is_inline {
-            return Err("bursts that stack up are looked for inline".into());
+            return Err("bursts that stack up are polled inline".into());
         }
         if self.pollers > self.peers {
             let Self { pollers, peers, .. } = self;

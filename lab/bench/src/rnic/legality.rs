@@ -42,7 +42,7 @@ impl RnicTask {
             return illegal(what, format!("a ping-pong, or {operation} over RC"));
         }
         if self.test == RnicTest::PingPong && operation.returns_data() {
-            let what = format!("{operation} tells its target nothing, which therefore cannot answer");
+            let what = format!("{operation} does not notify its target, which therefore cannot answer");
             return illegal(what, format!("{operation} until its completion"));
         }
         if self.test == RnicTest::PingPong && operation == Operation::Write && self.tuning.sleeps {

@@ -69,7 +69,7 @@ impl Cluster {
         let losses = self.answer("losses")?;
         let losses = losses.as_array().map(|losses| losses.iter().filter_map(Value::as_f64).collect());
         let losses: Vec<f64> = losses.unwrap_or_default();
-        if losses.len() == steps as usize { Ok(losses) } else { Err(part("chief", "told no losses")) }
+        if losses.len() == steps as usize { Ok(losses) } else { Err(part("chief", "reported no losses")) }
     }
 
     pub(super) fn images_per_second(
@@ -79,7 +79,7 @@ impl Cluster {
     ) -> Result<f64, TrainingError> {
         self.order(&json!({ "model": model.name(), "seconds": duration.as_secs_f64() }))?;
         let rate = self.answer("images_per_second")?;
-        rate.as_f64().ok_or_else(|| part("chief", "told no rate"))
+        rate.as_f64().ok_or_else(|| part("chief", "reported no rate"))
     }
 
     /// Returns the bytes that the parameter server has sent and received through shared memory, if its counters can be

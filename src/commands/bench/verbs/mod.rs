@@ -10,7 +10,7 @@ use crate::commands::remote_args::cannot_measure;
 use crate::console::Console;
 use crate::failure::{Exit, Failure};
 use clap::{Args, Subcommand};
-use farcall_bench::experiments::{Progress, ExperimentEnv};
+use farcall_bench::experiments::{ExperimentEnv, Progress};
 use farcall_bench::report::Report;
 use farcall_bench::rnic::{Operation, RnicError};
 use operations::OperationArgs;

@@ -61,7 +61,7 @@ pub(super) fn claims_table(grids: &[(HerdFigure, Grid)]) -> Table {
         Column::with_decimals("here", "here", 2),
         Column::new("paper", "paper"),
     ];
-    let mut table = Table::new("What the paper states, and the same ratio here", columns);
+    let mut table = Table::new("Ratios of the paper, and the same ratios here", columns);
     for claim in &CLAIMS {
         let Some((_, grid)) = grids.iter().find(|(figure, _)| *figure == claim.figure) else { continue };
         let here = grid.ratio(claim.len_bytes, claim.ratio).into();

@@ -87,7 +87,7 @@ pub fn run(plan: &KvBusyPlan, progress: Progress<'_>) -> Result<Report, Experime
         .replace("repetitions", format!("{} pairs of {:?} each, in turns", plan.pairs(), plan.env.duration));
     conditions.push("calls", format!("GET of {} bytes, one at a time", VALUE.len()));
     let mut report =
-        plan.env.report("The key-value service beside programs that compute", conditions, plan.nic.provider);
+        plan.env.report("The key-value service next to programs that compute", conditions, plan.nic.provider);
     report.note(NOTE);
     let server = start_server(plan)?;
     let mut clients = Clients::connect(plan, &server)?;
@@ -173,7 +173,7 @@ fn measure(
     thread::sleep(SETTLE);
     let (mut pairs, duration) = (Vec::new(), plan.env.duration);
     for pair in 1..=plan.pairs() {
-        let what = format!("beside {programs} programs ({pair} of {})", plan.pairs());
+        let what = format!("next to {programs} programs ({pair} of {})", plan.pairs());
         if !report.goes_on(progress(&what)) {
             return Ok(None);
         }

@@ -86,7 +86,7 @@ pub(super) fn measure(
         None => call_until_answered(plan, front_end, &server)?,
     };
     if !is_absent {
-        report.problems.push(format!("{front_end}: a restarted server has records nobody stored"));
+        report.problems.push(format!("{front_end}: a restarted server has records that were never stored"));
     }
     let after = verify_again(plan, front_end, &server, report)?;
     if let Err(error) = server.stop(STOP_PATIENCE) {

@@ -105,7 +105,7 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
     let Some(warning) = warning else { return run_to_the_end(plan, progress) };
     let limit = CONTENDED_LIMIT.max(2 * measuring_time(plan));
     let plan = KvMainPlan { env: plan.env.clone().ending_within(limit), ..plan.clone() };
-    let why = || format!("the time for this run under contention, {limit:?}, is over: {warning}");
+    let why = || format!("the time for this run under contention, {limit:?}, has expired: {warning}");
     let mut in_time = |what: &str| !plan.env.is_late() && progress(what);
     let report = run_to_the_end(&plan, &mut in_time);
     let mut report = report

@@ -81,7 +81,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
              less than half as fast.",
         ],
         conditions: "One server issues to many clients; windows tuned for each point.",
-        differs: &[TWO_CLIENTS, WINDOWS, "Of SENDs over UD those are counted that arrived."],
+        differs: &[TWO_CLIENTS, WINDOWS, "Only SENDs over UD that arrived are counted."],
         trials: || {
             let columns = &["WR-INLINE UC", "WRITE UC", "SEND-INLINE UD", "SEND UD", "READ RC"];
             rates(Direction::OutBound, columns)

@@ -44,7 +44,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
             "In-bound operations are issued by clients, out-bound ones by the server. On one host one process of one \
              thread issues and one is passive; the asymmetry of an RNIC needs two hosts, where two client processes \
              have one of the server half each.",
-            "Four queue pairs a process, one operation under way on each, in turn.",
+            "Four queue pairs a process, one operation in flight on each, in turn.",
         ],
         trials: || {
             let curves = [
@@ -192,8 +192,8 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         conditions: "35 client threads on seven machines, 16-byte keys, 32-byte values, 95 % GET, uniform.",
         differs: &[
             STORE_DIFFERS,
-            "16 connections, one request under way on each.",
-            "One server thread only: more of them need cores of their own, beside those of the clients.",
+            "16 connections, one request in flight on each.",
+            "One server thread only: more of them need cores of their own, in addition to those of the clients.",
         ],
         trials: || {
             sweep(&[1_u32], &STORES, Sample::mops, |_, front_end| {

@@ -140,15 +140,15 @@ mod tests {
 
     #[test]
     fn findings_follow_their_rules() {
-        use Verdict::{CannotBeTold, Confirmed, Refuted};
+        use Verdict::{Confirmed, Refuted, Undetermined};
         assert_eq!(verdicts(&all_measured(1.0, 1.4)), [Confirmed; 7]);
         let opposite = verdicts(&all_measured(1.4, 1.0));
         assert_eq!(opposite[..2], [Refuted; 2]);
         assert_eq!(opposite[4], Refuted, "SendWrite is above WriteSend");
         let alike = verdicts(&all_measured(1.0, 1.0));
-        assert_eq!((alike[0], alike[1], alike[4]), (CannotBeTold, Refuted, CannotBeTold));
+        assert_eq!((alike[0], alike[1], alike[4]), (Undetermined, Refuted, Undetermined));
         let missing = verdicts(&[("B.7", "another", 0.0, 1.0)]);
-        assert_eq!(missing, [CannotBeTold; 7]);
+        assert_eq!(missing, [Undetermined; 7]);
         assert!(verdicts(&[]).is_empty(), "nothing of this paper was run");
     }
 }

@@ -70,7 +70,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         id: "B.section-4.1",
         place: "section 4.1",
-        title: "One-to-one: 16 calls under way, by the connections that they go over",
+        title: "One-to-one: 16 calls in flight, by number of connections",
         x: Axis::logarithmic("connections to the responder", ""),
         y: Axis::linear("calls", "million/s"),
         statements: &[
@@ -352,10 +352,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         statements: &["Quite stable up to 70 %, then it drops."],
         conditions: "90 requester threads, of which the rest waits as long as another responder would take: 8 µs; \
                      responses of 4 KB.",
-        differs: &[
-            DIFFERS,
-            "Empty mailboxes are those of connections on which nobody calls; they do not change roles.",
-        ],
+        differs: &[DIFFERS, "Empty mailboxes are those of idle connections; they do not change roles."],
         trials: || {
             let curves = [(WRITE_WRITE, "server-reply"), (WRITE_SEND, "write-send")];
             let (limit, empty_percent) = (Trial::limit_of_bandwidth(), [0, 20, 40, 60, 70, 80, 90]);
@@ -387,7 +384,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         id: "B.section-8",
         place: "section 8",
-        title: "One call at a time beside empty mailboxes: scanned one by one, or as dense bytes",
+        title: "One call at a time with empty mailboxes: scanned one by one, or as dense bytes",
         x: Axis::linear("empty mailboxes", ""),
         y: Axis::linear("median latency", "µs"),
         statements: &[

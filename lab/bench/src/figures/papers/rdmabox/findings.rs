@@ -56,7 +56,7 @@ pub(in crate::figures::papers) const FINDINGS: &[Rule] = &[
         decide: Decide::Majority(&[Check::Quotient("C.8a", &[WITH], &[WITHOUT], &THREADS, ABOVE)]),
     },
     Rule {
-        statement: "What a file system asks for is written and read faster merged and chained than by single I/O",
+        statement: "Requests of a file system are written and read faster merged and chained than by single I/O",
         source: "section 6-B",
         rule: "C.12: of records of several pages the engine alone is faster with merging and chaining at more than \
                half of the sizes, both strategies together, and slower at none",
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn findings_about_the_engine_follow_their_rules() {
-        use Verdict::{CannotBeTold, Confirmed, Refuted};
+        use Verdict::{Confirmed, Refuted, Undetermined};
         assert_eq!(verdicts(&measured(1.3, THRESHOLD_BYTES)), [Confirmed; 6]);
         let opposite = verdicts(&measured(0.7, 1.0));
         assert_eq!(
@@ -138,8 +138,8 @@ mod tests {
             "counts do not change"
         );
         let alike = verdicts(&measured(1.0, THRESHOLD_BYTES));
-        assert_eq!(alike, [Confirmed, CannotBeTold, Confirmed, CannotBeTold, CannotBeTold, CannotBeTold]);
-        assert_eq!(verdicts(&[("C.9a", "Busy", 1.0, 1.0)]), [CannotBeTold; 6]);
+        assert_eq!(alike, [Confirmed, Undetermined, Confirmed, Undetermined, Undetermined, Undetermined]);
+        assert_eq!(verdicts(&[("C.9a", "Busy", 1.0, 1.0)]), [Undetermined; 6]);
         assert!(verdicts(&[]).is_empty(), "nothing of this paper was run");
     }
 }

@@ -132,7 +132,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
     },
     Experiment {
         id: "C.2d",
-        title: "Ways to wait by bursts: context switches of who waits",
+        title: "Wait strategies by bursts: context switches of the waiting thread",
         y: Axis::linear("context switches", "for each request"),
         trials: || by_bursts(|sample| sample.remio(remio::Sample::switches_per_request)),
         ..FIGURE_2

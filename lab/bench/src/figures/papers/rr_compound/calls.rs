@@ -163,7 +163,7 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         id: "D.10",
         place: "figure 10, section V-A",
-        title: "Small calls by the number of clients, beside mRPC",
+        title: "Small calls by the number of clients, compared with mRPC",
         x: Axis::logarithmic("clients", ""),
         y: Axis::logarithmic("calls", "million/s"),
         published: &[
@@ -205,7 +205,7 @@ pub(in crate::figures::papers) const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         id: "D.table-3",
         place: "table III, section V-A",
-        title: "Round trips of small calls, beside mRPC",
+        title: "Round trips of small calls, compared with mRPC",
         x: Axis::linear("50: median; 99: P99", ""),
         y: Axis::logarithmic("round trip", "µs"),
         published: &[
