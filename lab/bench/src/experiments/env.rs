@@ -150,8 +150,8 @@ impl ExperimentEnv {
                 .push("client half", format!("this host, core {}: measured everything", self.client_core));
             let about: Vec<_> = run.about().iter().map(|(name, value)| format!("{name} {value}")).collect();
             let about = about.join(", ");
-            let told = "reported its own CPU time";
-            conditions.push("server half", format!("{} ({about}): {told}", run.agent().address()));
+            let reported = "reported its own CPU time";
+            conditions.push("server half", format!("{} ({about}): {reported}", run.agent().address()));
         } else {
             conditions.push(
                 "pinning",

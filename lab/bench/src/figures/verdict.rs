@@ -19,6 +19,7 @@ pub enum Verdict {
     /// The opposite holds here.
     Refuted,
     /// Required figures are missing, or their ranges overlap.
+    #[serde(alias = "cannot-be-told")]
     Undetermined,
 }
 
