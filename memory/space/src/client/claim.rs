@@ -80,6 +80,8 @@ pub(super) struct ClaimedVolume {
     pub layout: Layout,
     /// Metadata of each node that had the newest view; empty if the volume is new.
     pub metadata: Vec<Vec<u8>>,
+    /// Redo log of each node that granted its part, also of those with an older view.
+    pub redo_logs: Vec<Vec<u8>>,
     /// The newest placement, with its generation.
     pub placement: Option<(u64, PlacementRecord)>,
     pub replicas: Vec<ReattachedSlab>,
@@ -384,12 +386,16 @@ where
     ) -> Result<ClaimedVolume> {
         let sources = decision.sources.iter();
         let metadata =
-            sources.map(|source| self.read_metadata(*source, &nodes)).collect::<Result<Vec<_>>>()?;
+            sources.map(|source| self.read_metadata(*source, &nodes, 0)).collect::<Result<Vec<_>>>()?;
+        let redo_at = self.layout.redo_at();
+        let mut redo_logs: Vec<_> = metadata.iter().map(|bytes| bytes[redo_at as usize..].to_vec()).collect();
         // Also write to a node that the newest view names and that does not have this view itself: a node discards
-        // metadata without a view of its own.
-        for (at, node) in nodes.iter().enumerate() {
-            if let Some(node) = node.as_ref().filter(|_| !decision.sources.contains(&at)) {
-                self.write_metadata(at, node.lease, metadata.first().map_or(&[], Vec::as_slice))?;
+        // metadata without a view of its own. Its redo log stays, because a replica of this node may be torn.
+        for at in 0..nodes.len() {
+            let Some(lease) = nodes[at].as_ref().map(|node| node.lease) else { continue };
+            if let Some(newest) = metadata.first().filter(|_| !decision.sources.contains(&at)) {
+                redo_logs.push(self.read_metadata(at, &nodes, redo_at)?);
+                self.write_metadata(at, lease, &newest[..redo_at as usize])?;
             }
         }
         let (placement, table) =
@@ -412,17 +418,31 @@ where
             return Err(OpenError::Incomplete { name: self.volume.name.clone(), missing, why });
         }
         let view = self.store_view(&nodes, decision, rng)?;
-        Ok(ClaimedVolume { nodes, view, layout: self.layout, metadata, placement, replicas, table, missing })
+        Ok(ClaimedVolume {
+            nodes,
+            view,
+            layout: self.layout,
+            metadata,
+            redo_logs,
+            placement,
+            replicas,
+            table,
+            missing,
+        })
     }
 
-    fn read_metadata(&mut self, at: usize, nodes: &[Option<ClaimedNode>]) -> Result<Vec<u8>> {
+    /// Reads the metadata of a node from an offset on.
+    fn read_metadata(&mut self, at: usize, nodes: &[Option<ClaimedNode>], from: u64) -> Result<Vec<u8>> {
         let Some(lease) = nodes[at].as_ref().map(|node| node.lease) else { return Ok(Vec::new()) };
-        let len_bytes = self.layout.len_bytes() as usize;
+        let len_bytes = (self.layout.len_bytes() - from) as usize;
         let mut metadata = Vec::with_capacity(len_bytes);
         while metadata.len() < len_bytes {
             let chunk = (len_bytes - metadata.len()).min(METADATA_READ_BYTES_MAX);
-            let request =
-                Request::ReadMetadata { lease, offset: metadata.len() as u64, len_bytes: chunk as u32 };
+            let request = Request::ReadMetadata {
+                lease,
+                offset: from + metadata.len() as u64,
+                len_bytes: chunk as u32,
+            };
             match self.call_with_lease(at, &request)? {
                 Reply::Metadata { bytes } if bytes.len() == chunk => metadata.extend_from_slice(&bytes),
                 _ => return Err(self.unexpected_reply(at)),

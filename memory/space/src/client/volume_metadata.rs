@@ -127,9 +127,9 @@ impl Layout {
         self.redo_at() + slot as u64 * PAGE
     }
 
-    /// Returns the slots of the redo log.
-    pub fn read_redo<'a>(&self, metadata: &'a [u8]) -> &'a [[u8; PAGE_BYTES]] {
-        let slots = metadata.get(self.redo_at() as usize..).unwrap_or_default().as_chunks().0;
+    /// Returns the slots of a redo log.
+    pub fn redo_slots_in<'a>(&self, log: &'a [u8]) -> &'a [[u8; PAGE_BYTES]] {
+        let slots = log.as_chunks().0;
         &slots[..slots.len().min(self.redo_slots as usize)]
     }
 
@@ -378,7 +378,7 @@ mod tests {
             let layout = layout();
             let bytes = [bytes.clone(), bytes];
             let _ = (layout.read_placement(&bytes), layout.read_page_table(&bytes), layout.read_user(&bytes[0]));
-            prop_assert!(layout.read_redo(&bytes[0]).len() as u64 <= layout.redo_slots());
+            prop_assert!(layout.redo_slots_in(&bytes[0]).len() as u64 <= layout.redo_slots());
         }
     }
 }

@@ -60,8 +60,8 @@ impl Engine {
         volume: &VolumeConfig,
         now: Nanos,
     ) -> Result<(), OpenError> {
-        let ClaimedVolume { nodes, view, layout, placement, replicas, table, metadata, .. } = claimed;
-        self.redo = RedoLog::read(&layout, &metadata, &table, &self.checksums);
+        let ClaimedVolume { nodes, view, layout, placement, replicas, table, redo_logs, .. } = claimed;
+        self.redo = RedoLog::read(&layout, &redo_logs, &table, &self.checksums);
         let (mut copies, mut generation) = (Vec::new(), 0);
         if let Some((newest, placement)) = placement {
             generation = newest;

@@ -45,12 +45,12 @@ pub(super) struct RedoLog {
 }
 
 impl RedoLog {
-    /// Reads the log of an earlier client from the metadata of the members. The metadata is untrusted input: contents
-    /// that match no entry are ignored.
-    pub fn read(layout: &Layout, metadata: &[Vec<u8>], table: &Table, checksums: &PageChecksums) -> Self {
+    /// Reads the log of an earlier client from the logs of the nodes. They are untrusted input: contents that match no
+    /// entry are ignored.
+    pub fn read(layout: &Layout, logs: &[Vec<u8>], table: &Table, checksums: &PageChecksums) -> Self {
         let mut log = Self { users: vec![0; layout.redo_slots() as usize], ..Self::default() };
         let mut contents: HashMap<u64, (&[u8], Vec<u32>)> = HashMap::new();
-        for (slot, bytes) in metadata.iter().flat_map(|metadata| (0..).zip(layout.read_redo(metadata))) {
+        for (slot, bytes) in logs.iter().flat_map(|log| (0..).zip(layout.redo_slots_in(log))) {
             if *bytes != ZEROS {
                 contents.entry(checksums.of_content(bytes)).or_insert((bytes, Vec::new())).1.push(slot);
             }
@@ -163,19 +163,18 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_newest_contents_in_the_log_of_any_member() {
+    fn finds_the_newest_contents_in_the_log_of_any_node() {
         let page = PAGE_BYTES as u64;
         let config = ClientConfig { size_bytes: 8 * page, slab_bytes: 8 * page, ..ClientConfig::default() };
         let (layout, checksums) = (Layout::new(&config, 10, 5), PageChecksums::new(3));
-        let mut metadata = vec![vec![0; layout.len_bytes() as usize]; 2];
-        let put = |metadata: &mut Vec<u8>, slot: u32, byte: u8| {
-            metadata[layout.slot_at(slot) as usize..][..PAGE_BYTES].fill(byte);
-        };
-        put(&mut metadata[0], 0, 1);
-        put(&mut metadata[1], 0, 2);
-        put(&mut metadata[1], 7, 3);
+        let mut logs = vec![vec![0; (layout.len_bytes() - layout.redo_at()) as usize]; 2];
+        let put =
+            |log: &mut Vec<u8>, slot: usize, byte: u8| log[slot * PAGE_BYTES..][..PAGE_BYTES].fill(byte);
+        put(&mut logs[0], 0, 1);
+        put(&mut logs[1], 0, 2);
+        put(&mut logs[1], 7, 3);
         // A torn slot.
-        metadata[0][layout.slot_at(3) as usize] = 4;
+        logs[0][3 * PAGE_BYTES] = 4;
         let entry = |page: u64, byte: u8, generation: u32| Entry {
             sum: checksums.of(page, &[byte; PAGE_BYTES]),
             generation,
@@ -186,7 +185,7 @@ mod tests {
             (5, (entry(5, 3, 1), None)),
             (6, (entry(6, 0, 1), None)),
         ]);
-        let log = RedoLog::read(&layout, &metadata, &table, &checksums);
+        let log = RedoLog::read(&layout, &logs, &table, &checksums);
         assert_eq!(log.pending_pages().collect::<Vec<_>>(), [0, 5]);
         assert_eq!(log.content(0), Some(Bytes::from_static(&[2; PAGE_BYTES])));
         assert_eq!(log.users, [1, 0, 0, 0, 0, 0, 0, 1]);
