@@ -391,16 +391,22 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn survives_one_node_and_all_clients_at_any_step() {
-    survives_all(Run::new);
+    survives_all(Run::new, seeds(60));
 }
 
 #[test]
 fn survives_all_clients_between_the_packets_of_a_page() {
-    survives_all(Run::with_small_packets);
+    survives_all(Run::with_small_packets, seeds(60));
 }
 
-fn survives_all(new_run: impl Fn(u64) -> Run) {
-    for seed in seeds(60) {
+/// Worlds that lost a page: without the redo log, and when a claim replaced the log of a node with an older view.
+#[test]
+fn survives_the_worlds_that_lost_a_page() {
+    survives_all(Run::with_small_packets, [300_082, 504_360]);
+}
+
+fn survives_all(new_run: impl Fn(u64) -> Run, seeds: impl IntoIterator<Item = u64>) {
+    for seed in seeds {
         println!("FARCALL_SIM_FIRST={seed}");
         let mut run = new_run(seed);
         run.claim(ClaimFaults::default()).unwrap();
