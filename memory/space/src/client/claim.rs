@@ -388,14 +388,15 @@ where
         let metadata =
             sources.map(|source| self.read_metadata(*source, &nodes, 0)).collect::<Result<Vec<_>>>()?;
         let redo_at = self.layout.redo_at();
-        let mut redo_logs: Vec<_> = metadata.iter().map(|bytes| bytes[redo_at as usize..].to_vec()).collect();
+        let redo_log_in = |bytes: &Vec<u8>| bytes.get(redo_at as usize..).unwrap_or_default().to_vec();
+        let mut redo_logs: Vec<_> = metadata.iter().map(redo_log_in).collect();
         // Also write to a node that the newest view names and that does not have this view itself: a node discards
         // metadata without a view of its own. Its redo log stays, because a replica of this node may be torn.
         for at in 0..nodes.len() {
             let Some(lease) = nodes[at].as_ref().map(|node| node.lease) else { continue };
             if let Some(newest) = metadata.first().filter(|_| !decision.sources.contains(&at)) {
                 redo_logs.push(self.read_metadata(at, &nodes, redo_at)?);
-                self.write_metadata(at, lease, &newest[..redo_at as usize])?;
+                self.write_metadata(at, lease, newest.get(..redo_at as usize).unwrap_or_default())?;
             }
         }
         let (placement, table) =
