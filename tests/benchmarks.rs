@@ -266,7 +266,7 @@ fn measures_the_choice_next_to_the_best_preset() {
     assert_eq!(column(&report, "what").into_iter().filter(of_auto).count(), 2, "{report}");
     let told = report["conditions"]["auto"].as_str().unwrap();
     assert!(told.starts_with("server-reply: ") && told.contains("there is no profile"), "{told}");
-    let choices = rows(&report, "What the library chooses");
+    let choices = rows(&report, "Choice of the library");
     assert_eq!(choices.len(), 2);
     for choice in choices {
         assert_eq!(choice["chosen"], "server-reply");
@@ -292,7 +292,7 @@ fn reports_the_first_choice_of_several_clients() {
     let report = bench(&[&["bench", "rpc", "--preset", "send-send"], &crowd[..]].concat());
     assert_eq!(report["problems"], Value::Array(Vec::new()), "{report}");
     assert!(report["conditions"]["auto"].as_str().unwrap().starts_with("server-reply: "), "{report}");
-    let choices = rows(&report, "What the library chooses");
+    let choices = rows(&report, "Choice of the library");
     let chosen: Vec<&Value> = choices.iter().map(|choice| &choice["chosen"]).collect();
     assert_eq!(chosen, ["server-reply"; 2], "alone, and in batches: {report}");
     let report = bench(&[&["bench", "kv", "--workload", "A", "--records", "200"], &crowd[..]].concat());

@@ -157,7 +157,10 @@ fn a_failure_of_one_experiment_is_its_problem_and_the_next_runs() {
     let (results, _) = run_briefly(&["B.3a", "B.table-1"], usize::MAX);
     assert!(results.of("B.table-1").is_some(), "{results:?}");
     let problems = &results.of("B.3a").unwrap().problems;
-    assert!(problems.len() == 1 && problems[0].contains("what was measured before is told"), "{problems:?}");
+    assert!(
+        problems.len() == 1 && problems[0].contains("the results before it are reported"),
+        "{problems:?}"
+    );
     assert!(results.is_complete && !results.is_sound());
 }
 

@@ -184,7 +184,9 @@ mod tests {
         assert!(written.has(70) && !written.has(69) && written.count() == 1);
         assert!(check_read(Some(Version::Granted), 70, false).is_ok());
         assert!(check_read(Some(Version::Written), 70, false).is_ok(), "of a WRITE under way");
-        assert!(check_read(Some(Version::Granted), 70, true).unwrap_err().contains("before a WRITE"));
+        assert!(
+            check_read(Some(Version::Granted), 70, true).unwrap_err().contains("before a completed WRITE")
+        );
         assert!(check_read(None, 70, false).unwrap_err().contains("wrong bytes"));
     }
 }
