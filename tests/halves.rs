@@ -174,7 +174,9 @@ fn rejects_invalid_client_halves_with_a_message() {
         (with(&[0xff; 4]), "4294967295 bytes"),
         (wish("7"), "did not come together"),
         (
-            wish(r#"{"Serve":{"run":1,"service":{"nic":{"wish":"softnic"},"what":{"Echo":{"threads":1}}}}}"#),
+            wish(
+                r#"{"Serve":{"run":1,"service":{"nic":{"provider":"softnic"},"what":{"Echo":{"threads":1}}}}}"#,
+            ),
             "never begun",
         ),
         (wish(r#"{"CpuTime":{"run":1,"process":1}}"#), "never begun"),

@@ -16,7 +16,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Protocol version; incremented with every change of the messages between the two halves.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 /// Maximum length of a greeting in bytes.
 const GREETING_LEN_BYTES_MAX: usize = 64;
 /// Timeout of connecting and greeting.
