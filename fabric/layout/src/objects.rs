@@ -10,7 +10,7 @@ pub type Absent = *const c_void;
 /// Value of [`Absent`] functions.
 pub const ABSENT: Absent = std::ptr::null();
 
-/// `abi_compat` of a context that is part of a [`VerbsContext`].
+/// `abi_compat` of a context that is part of a [`VerbsContext`](crate::VerbsContext).
 pub const EXTENDED: *mut c_void = usize::MAX as *mut c_void;
 
 /// `IBV_TRANSPORT_IWARP`.
