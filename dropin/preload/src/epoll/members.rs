@@ -46,12 +46,13 @@ pub(super) struct RingMember {
     pub(super) must_query: bool,
     /// `true` if the kernel had no event at the last query, and has not reported the socket since.
     pub(super) is_kernel_quiet: bool,
+    /// Number of arrived bytes that reports have announced.
     pub(super) seen_bytes: u64,
     pub(super) seen_full: u32,
     /// Events found by a scan and not reported yet; 0: none.
     pub(super) found_events: u32,
-    /// Value that `seen_bytes` takes when it is reported.
-    pub(super) counted_bytes: u64,
+    /// Number of bytes that had arrived before the check that found these events.
+    pub(super) arrived_before: u64,
     /// `true` if the kernel also reports that its socket can be written.
     reports_writable: bool,
     /// `true` if its peer was notified that a thread sleeps, since the kernel reported the doorbell last.
@@ -255,7 +256,7 @@ impl State {
             seen_bytes: 0,
             seen_full: u32::MAX,
             found_events: 0,
-            counted_bytes: 0,
+            arrived_before: 0,
             reports_writable,
             // Another wait may have notified it, or one before this member was removed.
             awaits_doorbell: link.incoming.is_data_armed(),

@@ -39,7 +39,7 @@ enum Entry {
 }
 
 impl State {
-    /// Called when a wait for up to `room` events begins.
+    /// Called when a wait for up to `capacity` events begins.
     pub(super) fn begin_wait(&mut self, capacity: usize) {
         self.capacity = capacity;
         if self.has_small_buffer() {
@@ -286,13 +286,12 @@ impl State {
     /// Reports a member if it is ready; otherwise it is armed.
     fn report_in_turn(&mut self, fd: c_int) -> Entry {
         let mut is_armed = false;
-        let (ready, counted_bytes) = loop {
+        let (ready, arrived_before) = loop {
             let Some(ring) = self.ring(fd).filter(|ring| ring.suppression == Suppression::None) else {
                 return Entry::Dropped;
             };
             let sock = ring.sock.clone();
-            // Counted before the check: bytes that arrive later are another edge.
-            let counted_bytes = sock.link().map(|link| link.incoming.sent_bytes());
+            let arrived_before = self.arrived_bytes(fd);
             match self.pending(fd) {
                 None => return self.report_restored(fd, &sock),
                 Some(0) if is_armed => return Entry::Dropped,
@@ -300,13 +299,12 @@ impl State {
                     self.arm_in_order(fd);
                     is_armed = true;
                 }
-                Some(ready) => break (ready, counted_bytes),
+                Some(ready) => break (ready, arrived_before),
             }
         };
-        let (call, event) = (self.ordered_calls, self.report(fd, ready));
+        let (call, event) = (self.ordered_calls, self.report(fd, ready, arrived_before));
         if let Some(ring) = self.ring(fd) {
             ring.reported_call = call;
-            ring.seen_bytes = counted_bytes.unwrap_or(ring.seen_bytes);
         }
         if self.member(fd).is_some_and(|member| member.events & (EDGE | ONE_SHOT) == 0) {
             self.queue(fd);

@@ -66,10 +66,14 @@ impl State {
         Some(if is_edge { ready } else { 0 })
     }
 
-    /// Reports a member.
-    pub(super) fn report(&mut self, fd: c_int, ready: u32) -> Option<epoll_event> {
+    /// Reports a member. `arrived_before` is the number of bytes that had arrived before the member was checked.
+    pub(super) fn report(&mut self, fd: c_int, ready: u32, arrived_before: u64) -> Option<epoll_event> {
+        // A report of readable bytes announces all of them, also those that arrived after the check: another report
+        // would announce them twice. Without such a report they are another edge.
+        let announced_bytes = if ready & IN != 0 { self.arrived_bytes(fd) } else { arrived_before };
         let member = self.member(fd)?;
         let (wanted, data, ring) = (member.events, member.data, member.ring.as_mut()?);
+        ring.seen_bytes = announced_bytes;
         if wanted & EDGE != 0 {
             ring.must_query = false;
             if ready & OUT != 0 {
@@ -82,6 +86,11 @@ impl State {
         Some(epoll_event { events: ready, u64: data })
     }
 
+    /// Returns the number of bytes that have arrived in a member's ring since its connection moved; 0 without a ring.
+    pub(super) fn arrived_bytes(&mut self, fd: c_int) -> u64 {
+        self.ring(fd).and_then(|ring| Some(ring.sock.link()?.incoming.sent_bytes())).unwrap_or(0)
+    }
+
     /// Searches hot members for ready ones, and for those that had become ready before these. Returns whether the
     /// kernel has more to report than before.
     pub(super) fn scan(&mut self) -> bool {
@@ -91,8 +100,7 @@ impl State {
             let (mut found, mut at) = (false, 0);
             while at < self.hot.len() {
                 let fd = self.hot[at];
-                // Counted before the check: bytes that arrive later are another edge.
-                let counted = self.ring(fd).and_then(|ring| Some(ring.sock.link()?.incoming.sent_bytes()));
+                let arrived_before = self.arrived_bytes(fd);
                 let ready = if self.ring(fd).is_some_and(|ring| ring.found_events != 0) {
                     Some(0)
                 } else {
@@ -106,7 +114,7 @@ impl State {
                 if let Some(ring) = self.ring(fd)
                     && ready != 0
                 {
-                    (ring.found_events, ring.counted_bytes) = (ready, counted.unwrap_or(ring.seen_bytes));
+                    (ring.found_events, ring.arrived_before) = (ready, arrived_before);
                     found = true;
                 }
                 at += 1;
@@ -152,7 +160,7 @@ impl State {
         for at in 0..self.hot.len() {
             let fd = self.hot[at];
             let Some(ring) = self.ring(fd) else { continue };
-            let (ready, counted_bytes) = (std::mem::take(&mut ring.found_events), ring.counted_bytes);
+            let (ready, arrived_before) = (std::mem::take(&mut ring.found_events), ring.arrived_before);
             if ready == 0 {
                 continue;
             }
@@ -160,12 +168,9 @@ impl State {
                 first_left.get_or_insert(at);
                 continue;
             }
-            if let Some(event) = self.report(fd, ready) {
+            if let Some(event) = self.report(fd, ready, arrived_before) {
                 into[found] = event;
                 found += 1;
-            }
-            if let Some(ring) = self.ring(fd) {
-                ring.seen_bytes = counted_bytes;
             }
         }
         if let Some(at) = first_left {

@@ -13,17 +13,22 @@ use crate::libc_next;
 /// Minimum length of the buffer in events: members may be added while a thread sleeps.
 const LEN_MIN: usize = 64;
 
+/// Returns the number of events that a wait for up to `max` events can use if the object has `members` members.
+pub(super) fn useful_capacity(max: usize, members: usize) -> usize {
+    // A member has two descriptors, and the object has a waker.
+    max.min(LEN_MIN.max(2 * members + 1))
+}
+
 /// Events that the kernel has reported to an epoll object. A thread that sleeps has the buffer for itself.
 #[derive(Default)]
 pub(super) struct Reported(Vec<epoll_event>);
 
 impl Reported {
     /// Returns the buffer, with space for the events of `members` members and their doorbells, but for no more than
-    /// `room` events.
+    /// `capacity` events.
     pub(super) fn take(&mut self, capacity: usize, members: usize) -> Vec<epoll_event> {
         let mut buffer = std::mem::take(&mut self.0);
-        // A member has two descriptors, and the object has a waker.
-        buffer.resize(capacity.min(LEN_MIN.max(2 * members + 1)), epoll_event { events: 0, u64: 0 });
+        buffer.resize(useful_capacity(capacity, members), epoll_event { events: 0, u64: 0 });
         buffer
     }
 

@@ -7,6 +7,7 @@ use libc::{epoll_event, sigset_t};
 
 use super::get;
 use super::members::State;
+use super::reported::useful_capacity;
 use crate::spin::SpinPolicy;
 use crate::{clock, errno, jumps, libc_next, pointers};
 
@@ -52,17 +53,20 @@ pub unsafe fn wait(
         // EFAULT if it cannot.
         return unsafe { libc_next::epoll_pwait(epfd, events, max, whole_ms, mask) };
     };
-    // SAFETY: the program's array of `max` events, which no other thread uses until the call returns: epoll_wait(2)
-    // writes it. Each value of its bytes is a valid event.
-    let into = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
+    let capacity = useful_capacity(max as usize, epoll.0.lock().member_count);
+    // The kernel writes as many events as it can before a page that cannot be written.
+    let capacity = if pointers::can_write(events, capacity) { capacity } else { 1 };
+    // SAFETY: the first `capacity` of the program's `max` events can be written. No other thread uses them until the
+    // call returns, because epoll_wait(2) writes them. Each value of their bytes is a valid event.
+    let into = unsafe { std::slice::from_raw_parts_mut(events, capacity) };
     let mut spin: Option<SpinPolicy> = None;
     let mut error;
-    let mut new_room = Some(into.len());
+    let mut new_capacity = Some(into.len());
     // No time has passed yet: a wait in an object without moved members reads no clock.
     let mut first_rest_ms = Some(whole_ms);
     let (done, missed) = loop {
         let mut state = epoll.0.lock();
-        if let Some(capacity) = new_room.take() {
+        if let Some(capacity) = new_capacity.take() {
             state.begin_wait(capacity);
         }
         if !state.missed.is_empty() {
@@ -101,10 +105,10 @@ pub unsafe fn wait(
         let members = state.member_count;
         let mut reported = state.reported.take(into.len(), members);
         drop(state);
-        let (at, capacity) = (reported.as_mut_ptr(), reported.len() as c_int);
-        // SAFETY: the buffer has `room` events, to which the kernel writes no more than these; `mask` is null or the
-        // program's, which the kernel checks.
-        let sleep = || unsafe { libc_next::epoll_pwait(epfd, at, capacity, rest_ms, mask) };
+        let (at, kernel_capacity) = (reported.as_mut_ptr(), reported.len() as c_int);
+        // SAFETY: the buffer has `kernel_capacity` events, to which the kernel writes no more than these; `mask` is
+        // null or the program's, which the kernel checks.
+        let sleep = || unsafe { libc_next::epoll_pwait(epfd, at, kernel_capacity, rest_ms, mask) };
         let wake_up = |state: &mut State, reported: &mut Vec<epoll_event>| {
             state.sleepers = state.sleepers.saturating_sub(1);
             state.reported.put(std::mem::take(reported));
@@ -127,14 +131,15 @@ pub unsafe fn wait(
         if state.ring_member_count > 0 {
             state.kernel_polled_ns = clock::now_ns();
         }
-        if !pointers::can_write(events, slept as usize) {
+        // Another thread may have unmapped the array.
+        if !pointers::can_write(events, capacity) {
             error = libc::EFAULT;
             state.before_return();
             break (-1, std::mem::take(&mut state.missed));
         }
         let found = slept as usize;
         if state.is_ordered() {
-            let is_full = slept == capacity;
+            let is_full = slept == kernel_capacity;
             let (mut kept, has_restored) = state.translate_in_order(found, into);
             if kept > 0 && (is_full || has_restored) {
                 kept = state.fill_in_order(epfd, into, kept);

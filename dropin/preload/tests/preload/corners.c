@@ -457,11 +457,27 @@ static void arrays(void) {
         SHOW_ARRAY(epoll_wait(ep, half, 2, 5000), half);
         SHOW(recv(fd, a, 8, 0));
         SHOW_ARRAY(epoll_wait(ep, half, 2, 0), half);
+        /* The kernel writes events up to a page that cannot be written; a second member is ready as well. */
+        long page = sysconf(_SC_PAGESIZE);
+        char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(pages != MAP_FAILED && mprotect(pages + page, page, PROT_NONE) == 0);
+        struct epoll_event *border = (struct epoll_event *)(pages + page);
+        int counter = eventfd(1, EFD_CLOEXEC);
+        CHECK(epoll_ctl(ep, EPOLL_CTL_ADD, counter, &event) == 0);
+        step();
+        step();
+        SHOW(epoll_wait(ep, border - 1, 3, 5000));
+        SHOW(epoll_wait(ep, border, 3, 0));
+        CHECK(close(counter) == 0 && munmap(pages, 2 * page) == 0);
+        SHOW(recv(fd, a, 8, 0));
         close(ep);
     }
     SERVER {
         step();
         SHOW(send(fd, "x", 1, 0));
+        step();
+        SHOW(send(fd, "y", 1, 0));
+        step();
     }
     end();
 }
