@@ -339,21 +339,27 @@ impl Run {
         contents(&self.world, &self.nodes, self.page)
     }
 
-    /// Starts a client that fills the page with `byte`, and lets the client exit as soon as the replicas satisfy
-    /// `is_so`.
-    fn exit_when(&mut self, byte: u8, is_so: impl Fn(&[Option<u8>]) -> bool) {
+    /// Starts a client that fills the page with `byte`, and lets the client exit as soon as a replica is filled. After
+    /// `cuts[i]` steps of the write its packets to the `i`th node with a replica are dropped. Returns the contents of
+    /// the replicas.
+    fn exit_cut_off(&mut self, byte: u8, cuts: &[u32]) -> Vec<Option<u8>> {
         self.claim_whole();
+        let (client, replicas) = (self.client_host.id(), self.contents());
         self.begin_page(byte);
+        for step in 0..=cuts.iter().copied().max().unwrap_or(0) {
+            for ((_, node), _) in replicas.iter().zip(cuts).filter(|(_, cut)| **cut == step) {
+                self.world.cut(client, self.hosts[*node].id());
+            }
+            assert!(self.world.step());
+        }
         let (nodes, page) = (self.nodes.clone(), self.page);
-        let is_so = |world: &mut World| {
-            let found: Vec<_> =
-                contents(world, &nodes, page).into_iter().map(|(content, _)| content).collect();
-            is_so(&found)
-        };
-        assert!(self.world.run_while_not(LOST_AFTER, &is_so));
+        let is_filled = |(content, _): &(Option<u8>, usize)| *content == Some(byte);
+        // Less than the term of its leases.
+        self.world.run_while_not(TERM / 2, |world| contents(world, &nodes, page).iter().any(is_filled));
         self.client_exits();
         self.world.run_for(LOOKS);
-        assert!(is_so(&mut self.world), "packets in flight have changed a replica");
+        self.world.heal();
+        self.contents().into_iter().map(|(content, _)| content).collect()
     }
 
     fn check_all(&mut self) {
@@ -378,6 +384,30 @@ fn contents(world: &World, nodes: &[Option<TaskId>], page: usize) -> Vec<(Option
 
 /// The world of this seed is not lossy, and no node is a witness.
 const NO_FAULTS_SEED: u64 = 1;
+
+/// Returns the arguments of [`Run::exit_cut_off`] with which a page that was filled with 1 has `wanted` afterwards: the
+/// last of these replicas is filled with 2, and at most the first is torn.
+fn cuts_for(wanted: &[Option<u8>], new_run: impl Fn() -> Run) -> Vec<u32> {
+    let others = wanted.len() - 1;
+    let mut old = vec![Some(1); others];
+    old.push(Some(2));
+    let leaves = |cuts: &[u32], wanted: &[Option<u8>]| new_run().exit_cut_off(2, cuts) == wanted;
+    let mut run = new_run();
+    run.claim_whole();
+    run.begin_page(2);
+    let mut first_store = 0;
+    while run.contents().iter().all(|(content, _)| *content == Some(1)) {
+        assert!(run.world.step());
+        first_store += 1;
+    }
+    let before = (0..first_store).rev().map(|cut| vec![cut; others]);
+    let mut cuts = before.into_iter().find(|cuts| leaves(cuts, &old)).unwrap();
+    while !leaves(&cuts, wanted) {
+        assert!(cuts[0] < first_store, "no step leaves {wanted:?}");
+        cuts[0] += 1;
+    }
+    cuts
+}
 
 const fn is_lossy(seed: u64) -> bool {
     seed.is_multiple_of(8)
@@ -476,12 +506,18 @@ fn readmits_an_unreachable_member() {
 /// well, and exits at any step of that together with a node.
 #[test]
 fn equalizes_replicas_before_a_write_intent() {
+    let new_run = || {
+        let mut run = Run::new(NO_FAULTS_SEED);
+        run.write_page(1);
+        run
+    };
+    let wanted = [Some(1), Some(2)];
+    let cuts = cuts_for(&wanted, new_run);
     let mut seen = BTreeSet::new();
     for is_newer_lost in [true, false] {
         for steps in 0.. {
-            let mut run = Run::new(NO_FAULTS_SEED);
-            run.write_page(1);
-            run.exit_when(2, |found| *found == [Some(1), Some(2)]);
+            let mut run = new_run();
+            assert_eq!(run.exit_cut_off(2, &cuts), wanted);
             run.faulty = run.contents()[usize::from(is_newer_lost)].1;
 
             run.claim(ClaimFaults::default()).unwrap();
@@ -496,13 +532,21 @@ fn equalizes_replicas_before_a_write_intent() {
             }
         }
     }
-    assert_eq!(seen, [[1, 2], [2, 2], [2, 3], [3, 3]].map(Vec::from).into());
+    assert_eq!(seen, [[1, 2], [2, 2], [3, 3]].map(Vec::from).into());
 }
 
 /// A client exits when one of three replicas of a page has its write; another one is as before, and the third is as
 /// before or torn. The next client repairs both, and exits at any step of that together with the node of the first.
 #[test]
-fn repairs_one_replica_of_a_page_after_the_other() {
+fn survives_node_and_client_during_a_repair() {
+    let new_run = || {
+        // A replica is torn if the client exits between two packets of it.
+        let mut run = Run::with_few_packets(NO_FAULTS_SEED);
+        // Clients read the last replica of this page first.
+        (run.replicas, run.page) = (NODES, NODES - 1);
+        run.write_page(1);
+        run
+    };
     let repairs: [fn(&mut Run); 3] = [
         |run| {
             let (page, now) = (run.page, run.world.now());
@@ -516,15 +560,14 @@ fn repairs_one_replica_of_a_page_after_the_other() {
         },
         |run| run.begin_page(3),
     ];
-    for (repair, is_torn) in repairs.into_iter().flat_map(|repair| [(repair, false), (repair, true)]) {
-        for steps in (0..).step_by(3) {
-            // A replica is torn if the client exits between two packets of it.
-            let mut run = Run::with_few_packets(NO_FAULTS_SEED);
-            // Clients read the last replica of this page first.
-            (run.replicas, run.page) = (NODES, NODES - 1);
-            run.write_page(1);
-            let third = if is_torn { None } else { Some(1) };
-            run.exit_when(2, |found| *found == [third, Some(1), Some(2)]);
+    let wanted = [Some(1), None].map(|third| [third, Some(1), Some(2)]);
+    let starts = wanted.map(|wanted| (wanted, cuts_for(&wanted, new_run)));
+    for (repair, (wanted, cuts)) in
+        repairs.into_iter().flat_map(|repair| starts.iter().map(move |start| (repair, start)))
+    {
+        for steps in (0..).step_by(7) {
+            let mut run = new_run();
+            assert_eq!(run.exit_cut_off(2, cuts), wanted);
             run.faulty = run.contents()[NODES - 1].1;
 
             let has_ended = run.exit_during(repair, steps);

@@ -4,8 +4,8 @@
 //! A run holds its pages like an operation: later operations wait for them.
 //!
 //! In a volume, one write to each member first stores the entries of the pages of a run, and one to the node of each
-//! replica its pages in the redo log. Then the run is written to one replica at a time: whichever node exits together
-//! with the client, another one has the earlier or the new content of each page.
+//! replica its pages in the redo log. Then the run is written to all replicas: whichever node exits together with the
+//! client, the next client replays the pages from the log of another one.
 //!
 //! A run is *deferred* while a slab for it is being granted, its placement is being committed, or slots of the redo log
 //! are in use: it holds its pages and starts when that is done.
@@ -58,8 +58,6 @@ struct Run {
     bytes: Bytes,
     /// Replicas at the start of the run.
     targets: Vec<u32>,
-    /// Replicas of `targets` that are still to be written: in a volume, one at a time.
-    left: Vec<u32>,
     in_flight: Vec<u32>,
     /// `true` if part of a written run may have been stored.
     was_posted: bool,
@@ -155,13 +153,12 @@ impl Engine {
             false => self.requests.bytes(range.request).slice(range.of_request..range.of_request + len_bytes),
         };
         let stalled_at = range.deadline;
-        let (targets, left, in_flight) = (Vec::new(), Vec::new(), Vec::new());
+        let (targets, in_flight) = (Vec::new(), Vec::new());
         let (was_posted, has_failed, found) = (false, false, None);
         let id = self.runs.begin(Run {
             range,
             bytes,
             targets,
-            left,
             in_flight,
             was_posted,
             has_failed,
@@ -216,9 +213,9 @@ impl Engine {
             let Some(slots) = self.redo.allocate(count) else { return false };
             run.slots = slots;
         }
-        (run.left, run.targets) = (targets.clone(), targets);
+        run.targets = targets;
         if !is_written_to_volume {
-            self.post_remaining(id, usize::MAX, now);
+            self.post_to_targets(id, now);
             return true;
         }
         run.intent_writes_left = 1;
@@ -274,15 +271,14 @@ impl Engine {
         let Some(run) = &mut self.runs.runs[id as usize] else { return };
         run.intent_writes_left -= 1;
         if run.intent_writes_left == 0 {
-            // One replica at a time: if the client exits in between, another one is consistent.
-            self.post_remaining(id, 1, now);
+            self.post_to_targets(id, now);
         }
     }
 
-    /// Starts the I/O of a run with up to `count` of the replicas left.
-    fn post_remaining(&mut self, id: u32, count: usize, now: Nanos) {
+    /// Starts the I/O of a run with its replicas.
+    fn post_to_targets(&mut self, id: u32, now: Nanos) {
         let Some(run) = &mut self.runs.runs[id as usize] else { return };
-        let replicas: Vec<u32> = run.left.drain(..count.min(run.left.len())).collect();
+        let replicas = run.targets.clone();
         run.was_posted = true;
         run.in_flight.extend_from_slice(&replicas);
         replicas.iter().for_each(|serial| self.io_started(*serial));
@@ -361,9 +357,6 @@ impl Engine {
         }
         if !run.in_flight.is_empty() {
             return;
-        }
-        if !run.has_failed && !run.left.is_empty() {
-            return self.post_remaining(tag.run, 1, now);
         }
         if let Some(run) = self.runs.take(tag.run) {
             if run.range.is_read { self.finish_read_run(run, now) } else { self.finish_written_run(run, now) }

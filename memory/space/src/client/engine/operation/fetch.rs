@@ -195,9 +195,6 @@ impl Engine {
                 operation.left.clone_from(&operation.wrong)
             }
         }
-        // Replicas with the earlier content come last. Each is valid until the ones before it are repaired.
-        let with_alternative = &operation.with_alternative;
-        operation.left.sort_by_key(|serial| with_alternative.contains(serial));
     }
 
     /// Returns the in-sync replicas of a volume's page that differ from its content. There are none if no replica has

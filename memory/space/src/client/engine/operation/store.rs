@@ -55,8 +55,6 @@ impl Engine {
                 return self.wait_for_replica(id, operation, now);
             };
             operation.left = targets;
-            // Overwrite the last replica that has the present content last.
-            operation.left.sort_by_key(|serial| !operation.wrong.contains(serial));
             self.save_part(operation);
             if !operation.is_intent_committed() && operation.is_late {
                 return Some(Err(IoError::Unreachable { page: operation.page }));
@@ -80,9 +78,6 @@ impl Engine {
 
     /// Starts to write the remaining replicas. Returns whether none is left.
     fn store_left(&mut self, id: u32, operation: &mut Operation, now: Nanos) -> bool {
-        // In a volume one replica at a time: if the client exits in between, the others are consistent. That holds for
-        // repairs by reads, copies and scrubs as well: one of the others may be left without the node of the content.
-        let at_once = if self.metadata.is_some() { 1 } else { usize::MAX };
         let (extent, _) = self.locate(operation.page);
         let extent = &self.extents[extent];
         operation.left.retain(|serial| extent.replica(*serial).is_some());
@@ -91,8 +86,7 @@ impl Engine {
         }
         let extent = &self.extents[self.locate(operation.page).0];
         let is_reachable = |serial: &&u32| extent.replica(**serial).is_some_and(Replica::is_reachable);
-        let next = operation.left.iter().take(at_once);
-        let to: Vec<u32> = next.filter(is_reachable).copied().collect();
+        let to: Vec<u32> = operation.left.iter().filter(is_reachable).copied().collect();
         if !operation.is_late {
             for serial in to {
                 if !operation.in_flight.contains(&serial) {
