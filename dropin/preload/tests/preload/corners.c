@@ -453,6 +453,18 @@ static void arrays(void) {
         SHOW_SETS(select(fd + 1, &sets[0], NULL, &sets[1], &long_time));
         CHECK(sigaction(SIGALRM, &before, NULL) == 0);
         alarm(300);
+        /* System calls store the time that is left, functions of the C library do not. */
+        struct timespec left = soon;
+        void *pair[2] = {NULL, NULL}, *wrong_pair[2] = {&event, (void *)1};
+        SHOW_POLL(syscall(SYS_ppoll, entries, 2, &left, NULL, 8));
+        printf("left %d %d, of the library's %ld\n", left.tv_sec == 0, left.tv_nsec == 0, soon.tv_nsec);
+        left = soon;
+        SHOW_SETS(syscall(SYS_pselect6, fd + 1, &sets[0], NULL, &sets[1], &left, pair));
+        printf("left %d %d\n", left.tv_sec == 0, left.tv_nsec == 0);
+        SHOW_SETS(syscall(SYS_pselect6, fd + 1, &sets[0], NULL, &sets[1], &soon, 16));
+        SHOW_SETS(syscall(SYS_pselect6, fd + 1, &sets[0], NULL, &sets[1], &soon, wrong_pair));
+        static const struct timeval constant = {0, 1000};
+        SHOW_SETS(syscall(SYS_select, fd + 1, &sets[0], NULL, &sets[1], &constant));
         step();
         SHOW_ARRAY(epoll_wait(ep, half, 2, 5000), half);
         SHOW(recv(fd, a, 8, 0));
