@@ -236,6 +236,22 @@ static void pages(void) {
         SHOW(writev(fd, (void *)hidden, 2));
         SHOW(sendmsg(fd, (void *)hidden, 0));
         SHOW(sendmsg(fd, &message, 0));
+        /* Control data that claim to be longer than they are. */
+        union {
+            char bytes[CMSG_SPACE(sizeof(int))];
+            struct cmsghdr header;
+        } control = {.header = {.cmsg_len = PAGE, .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+        struct msghdr rights = {.msg_control = &control, .msg_controllen = sizeof control};
+        rights.msg_iov = parts, rights.msg_iovlen = 1;
+        SHOW(sendmsg(fd, &rights, 0));
+        control.header.cmsg_len = (size_t)-1;
+        SHOW(sendmsg(fd, &rights, 0));
+        void *blocks[2] = {hidden, gone};
+        unsigned long context = 0;
+        CHECK(syscall(SYS_io_setup, 4, &context) == 0);
+        SHOW(syscall(SYS_io_submit, context, 2, blocks));
+        SHOW(syscall(SYS_io_submit, context, 1, hidden));
+        CHECK(syscall(SYS_io_destroy, context) == 0);
     }
     step();
     CLIENT {
