@@ -6,7 +6,7 @@ use farcall_stats::PathReason;
 use libc::{aiocb, sigevent};
 
 use super::export;
-use crate::{descriptors, libc_next, sock};
+use crate::{descriptors, libc_next, pointers, sock};
 
 /// Returns a connection to TCP before the kernel, or a thread of the C library, uses it.
 fn before(fd: c_int) {
@@ -38,17 +38,20 @@ const IOCB_FD: usize = 20;
 
 /// Called before control blocks are passed to the kernel (io_submit).
 ///
-/// # Safety
-/// `list` has `count` entries, as `io_submit` requires.
-pub(super) unsafe fn before_submit(count: c_long, list: *const *const u8) {
+/// The kernel fails at the first block that cannot be read.
+pub(super) fn before_submit(count: c_long, list: *const *const u8) {
     for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the function's own precondition; a control block has 64 bytes.
-        unsafe {
-            let block = *list.add(at);
-            if !block.is_null() {
-                before(block.add(IOCB_FD).cast::<c_int>().read_unaligned());
-            }
+        let entry = list.wrapping_add(at);
+        if !pointers::can_read(entry, 1) {
+            return;
         }
+        // SAFETY: it can be read.
+        let fd = unsafe { entry.read_unaligned() }.wrapping_add(IOCB_FD).cast::<c_int>();
+        if !pointers::can_read(fd, 1) {
+            return;
+        }
+        // SAFETY: it can be read.
+        before(unsafe { fd.read_unaligned() });
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{clock, confined, epoll, errno, fork, libc_next, pointers, poll};
 ///
 /// # Errors
 /// Returns EINVAL if the value is not a valid time.
-fn after(timeout: Option<timespec>) -> Result<Option<u64>, c_int> {
+pub(super) fn after(timeout: Option<timespec>) -> Result<Option<u64>, c_int> {
     let Some(timeout) = timeout else { return Ok(None) };
     match (u64::try_from(timeout.tv_sec), u64::try_from(timeout.tv_nsec)) {
         (Ok(s), Ok(ns)) if ns < 1_000_000_000 => {
@@ -24,15 +24,15 @@ fn after(timeout: Option<timespec>) -> Result<Option<u64>, c_int> {
     }
 }
 
-/// Returns the program's time, which is a timespec or a timeval; `None` if it passes none.
+/// Returns the program's value, which consists of numbers: a timespec, for example; `None` if it passes none.
 ///
 /// # Errors
 /// Returns EFAULT if it is not there.
-fn time_at<T: Copy>(time: *const T) -> Result<Option<T>, c_int> {
-    match time {
-        _ if time.is_null() => Ok(None),
+pub(super) fn value_at<T: Copy>(at: *const T) -> Result<Option<T>, c_int> {
+    match at {
+        _ if at.is_null() => Ok(None),
         // SAFETY: it can be read, and consists of numbers.
-        _ if pointers::can_read(time, 1) => Ok(Some(unsafe { time.read_unaligned() })),
+        _ if pointers::can_read(at, 1) => Ok(Some(unsafe { at.read_unaligned() })),
         _ => Err(libc::EFAULT),
     }
 }
@@ -153,7 +153,7 @@ export! {
             // SAFETY: the kernel checks the pointers, which are the program's, unchanged.
             return found.unwrap_or_else(|| unsafe { libc_next::epoll_pwait2(epfd, events, max, timeout, mask) });
         }
-        match time_at(timeout).and_then(after) {
+        match value_at(timeout).and_then(after) {
             // SAFETY: `events` has space for `max` events until the call returns, as epoll_wait(2) requires;
             // `epoll::wait` checks the first of them before it writes, and the kernel all that it writes. `mask` is
             // passed to the kernel alone.
@@ -197,7 +197,7 @@ export! {
                 PollBy::Kernel { _waits } => return libc_next::ppoll(fds, count, timeout, mask),
                 PollBy::Library(fds) => fds,
             };
-            match time_at(timeout).and_then(after) {
+            match value_at(timeout).and_then(after) {
                 Ok(until_ns) => poll::poll(fds, until_ns, mask),
                 Err(number) => errno::fail(number),
             }
@@ -218,7 +218,7 @@ export! {
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, timeout: *mut timeval,
     ) -> c_int {
         // SAFETY: `are_there` has found that the sets can be written for `count` descriptors, or they are null;
-        // otherwise the kernel gets them. The time is read by `time_at` where it can be, and no other thread uses sets
+        // otherwise the kernel gets them. The time is read by `value_at` where it can be, and no other thread uses sets
         // or time until the call returns.
         unsafe {
             if !are_writable([read, write, other], count) {
@@ -234,7 +234,7 @@ export! {
             if let Some(_waits) = poll::kernel_waits(&sets.fds) {
                 return libc_next::select(count, read, write, other, timeout);
             }
-            let time = match time_at(timeout) {
+            let time = match value_at(timeout) {
                 Ok(time) => time,
                 Err(number) => return errno::fail(number),
             };
@@ -247,10 +247,13 @@ export! {
                 Err(number) => return errno::fail(number),
             };
             let found = sets.wait(until_ns, ptr::null());
-            if let (Some(timeout), Some(until_ns)) = (timeout.as_mut(), until_ns) {
-                // Linux stores the time that is left.
+            // Linux stores the time that is left, if it can.
+            if let Some(until_ns) = until_ns
+                && pointers::can_write(timeout, 1)
+            {
                 let left_us = until_ns.saturating_sub(clock::now_ns()) / 1_000;
-                (timeout.tv_sec, timeout.tv_usec) = ((left_us / 1_000_000) as _, (left_us % 1_000_000) as _);
+                let (tv_sec, tv_usec) = ((left_us / 1_000_000) as _, (left_us % 1_000_000) as _);
+                timeout.write_unaligned(timeval { tv_sec, tv_usec });
             }
             found
         }
@@ -261,7 +264,7 @@ export! {
         mask: *const sigset_t,
     ) -> c_int {
         // SAFETY: `are_there` has found that the sets can be written for `count` descriptors, or they are null;
-        // otherwise the kernel gets them. The time is read by `time_at` where it can be, and no other thread uses sets
+        // otherwise the kernel gets them. The time is read by `value_at` where it can be, and no other thread uses sets
         // or time until the call returns.
         unsafe {
             if !are_writable([read, write, other], count) {
@@ -277,7 +280,7 @@ export! {
             if let Some(_waits) = poll::kernel_waits(&sets.fds) {
                 return libc_next::pselect(count, read, write, other, timeout, mask);
             }
-            match time_at(timeout).and_then(after) {
+            match value_at(timeout).and_then(after) {
                 Ok(until_ns) => sets.wait(until_ns, mask),
                 Err(number) => errno::fail(number),
             }

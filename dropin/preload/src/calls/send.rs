@@ -39,22 +39,35 @@ unsafe fn from_many(fd: c_int, buffers: *const iovec, count: usize, flags: c_int
 
 /// Returns connections to TCP whose descriptors a message passes to another process.
 ///
+/// # Errors
+/// Returns the number of the kernel's error if it refuses the message or its control data.
+///
 /// # Safety
-/// The message is the program's.
-unsafe fn release_sent(message: *const msghdr) {
+/// The program leaves the message alone until the function returns.
+unsafe fn release_sent(message: *const msghdr) -> Result<(), c_int> {
     // SAFETY: `can_read` has found the message, and `msg_controllen` bytes at `msg_control`; CMSG_FIRSTHDR and
     // CMSG_NXTHDR return headers inside of them only. The descriptors lie in the bytes that `cmsg_len` counts, which
-    // are no more than these, as cmsg(3) requires.
+    // are no more than these by the comparison.
     unsafe {
-        if !pointers::can_read(message, 1)
-            || (*message).msg_control.is_null()
-            || (*message).msg_controllen == 0
-            || !pointers::can_read((*message).msg_control.cast::<u8>(), (*message).msg_controllen)
-        {
-            return;
+        if !pointers::can_read(message, 1) {
+            return Err(libc::EFAULT);
         }
+        let len_bytes = (*message).msg_controllen;
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        if c_int::try_from(len_bytes).is_err() {
+            return Err(libc::ENOBUFS);
+        }
+        if !pointers::can_read((*message).msg_control.cast::<u8>(), len_bytes) {
+            return Err(libc::EFAULT);
+        }
+        let end = (*message).msg_control.addr() + len_bytes;
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(entry) = header.as_ref() {
+            if entry.cmsg_len < size_of_val(entry) || entry.cmsg_len > end - header.addr() {
+                return Err(libc::EINVAL);
+            }
             if entry.cmsg_level == libc::SOL_SOCKET && entry.cmsg_type == libc::SCM_RIGHTS {
                 let bytes = entry.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let fds = libc::CMSG_DATA(header).cast::<c_int>();
@@ -68,6 +81,7 @@ unsafe fn release_sent(message: *const msghdr) {
             header = libc::CMSG_NXTHDR(message, header);
         }
     }
+    Ok(())
 }
 
 export! {
@@ -134,13 +148,11 @@ export! {
         // (sendmsg(2) takes it as constant). Its list and buffers are checked by `from_many` and `io::send`, and what
         // the kernel gets by the kernel.
         unsafe {
-            release_sent(message);
-            if sock::get(fd).is_none() || !pointers::can_read(message, 1) {
+            if release_sent(message).is_err() || sock::get(fd).is_none() {
                 return libc_next::sendmsg(fd, message, flags);
             }
             let ours = &*message;
-            if !ours.msg_control.is_null()
-                && ours.msg_controllen > 0
+            if ours.msg_controllen > 0
                 && let Some(sock) = sock::get(fd)
             {
                 sock.demote(PathReason::KernelFeature);
@@ -159,7 +171,7 @@ export! {
             }
             if sock::get(fd).is_none() {
                 for at in 0..count as usize {
-                    release_sent(&raw const (*list.add(at)).msg_hdr);
+                    _ = release_sent(&raw const (*list.add(at)).msg_hdr);
                 }
                 return libc_next::sendmmsg(fd, list, count, flags);
             }

@@ -6,7 +6,7 @@ use std::ptr::with_exposed_provenance_mut as pointer;
 use libc::{sigset_t, sockaddr, timespec};
 
 use super::{asynchronous, confinement, connection, control, events, export, process, receive, send};
-use crate::{descriptors, direct_calls, errno, libc_next, pointers};
+use crate::{clock, descriptors, direct_calls, errno, libc_next, pointers};
 
 /// Masks of signals that the kernel takes have this length.
 const MASK_BYTES: usize = 8;
@@ -17,14 +17,36 @@ const MASK_BYTES: usize = 8;
 /// As the manual page of `select` says of the system call.
 unsafe fn pselect6(arguments: [usize; 6]) -> c_int {
     let [count, read, write, other, time, pair] = arguments;
-    // SAFETY: null, or the caller's pair.
-    let pair = unsafe { pointer::<[usize; 2]>(pair).as_ref() }.copied().unwrap_or_default();
-    let mask = pointer::<sigset_t>(pair[0]);
-    let count = count as c_int;
-    // SAFETY: the caller's arguments; the C library's function takes the mask itself.
-    unsafe {
-        events::pselect(count, pointer(read), pointer(write), pointer(other), pointer::<timespec>(time), mask)
+    let [mask, len_bytes] = match events::value_at(pointer::<[usize; 2]>(pair)) {
+        Ok(pair) => pair.unwrap_or_default(),
+        Err(number) => return errno::fail(number),
+    };
+    if mask != 0 && len_bytes != MASK_BYTES {
+        return errno::fail(libc::EINVAL);
     }
+    let (count, time) = (count as c_int, pointer(time));
+    // SAFETY: the caller's arguments; the C library's function takes the mask itself.
+    with_time_left(time, || unsafe {
+        events::pselect(count, pointer(read), pointer(write), pointer(other), time, pointer(mask))
+    })
+}
+
+/// Executes a wait, and stores the time that is left, as the system call does. The C library's functions do not.
+fn with_time_left(time: *mut timespec, wait: impl FnOnce() -> c_int) -> c_int {
+    let requested = events::value_at(time).ok().flatten();
+    let until_ns = events::after(requested).ok().flatten();
+    let result = wait();
+    let error = errno::get();
+    if let Some(until_ns) = until_ns
+        && pointers::can_write(time, 1)
+    {
+        let left_ns = until_ns.saturating_sub(clock::now_ns());
+        let (tv_sec, tv_nsec) = ((left_ns / 1_000_000_000) as _, (left_ns % 1_000_000_000) as _);
+        // SAFETY: it can be written.
+        unsafe { time.write_unaligned(timespec { tv_sec, tv_nsec }) };
+    }
+    errno::set(error);
+    result
 }
 
 export! {
@@ -111,8 +133,8 @@ export! {
                     return events::epoll_pwait2(fd, pointer(b), c as c_int, time, mask).into();
                 }
                 libc::SYS_ppoll if d == 0 || e == MASK_BYTES => {
-                    let (time, mask) = (pointer::<timespec>(c), pointer::<sigset_t>(d));
-                    return events::ppoll(pointer(a), b as libc::nfds_t, time, mask).into();
+                    let (time, mask) = (pointer(c), pointer::<sigset_t>(d));
+                    return with_time_left(time, || events::ppoll(pointer(a), b as libc::nfds_t, time, mask)).into();
                 }
                 libc::SYS_pselect6 => return pselect6([a, b, c, d, e, f]).into(),
                 libc::SYS_epoll_ctl => {

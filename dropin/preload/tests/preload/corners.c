@@ -236,6 +236,22 @@ static void pages(void) {
         SHOW(writev(fd, (void *)hidden, 2));
         SHOW(sendmsg(fd, (void *)hidden, 0));
         SHOW(sendmsg(fd, &message, 0));
+        /* Control data that claim to be longer than they are. */
+        union {
+            char bytes[CMSG_SPACE(sizeof(int))];
+            struct cmsghdr header;
+        } control = {.header = {.cmsg_len = PAGE, .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+        struct msghdr rights = {.msg_control = &control, .msg_controllen = sizeof control};
+        rights.msg_iov = parts, rights.msg_iovlen = 1;
+        SHOW(sendmsg(fd, &rights, 0));
+        control.header.cmsg_len = (size_t)-1;
+        SHOW(sendmsg(fd, &rights, 0));
+        void *blocks[2] = {hidden, gone};
+        unsigned long context = 0;
+        CHECK(syscall(SYS_io_setup, 4, &context) == 0);
+        SHOW(syscall(SYS_io_submit, context, 2, blocks));
+        SHOW(syscall(SYS_io_submit, context, 1, hidden));
+        CHECK(syscall(SYS_io_destroy, context) == 0);
     }
     step();
     CLIENT {
@@ -453,6 +469,18 @@ static void arrays(void) {
         SHOW_SETS(select(fd + 1, &sets[0], NULL, &sets[1], &long_time));
         CHECK(sigaction(SIGALRM, &before, NULL) == 0);
         alarm(300);
+        /* System calls store the time that is left, functions of the C library do not. */
+        struct timespec left = soon;
+        void *pair[2] = {NULL, NULL}, *wrong_pair[2] = {&event, (void *)1};
+        SHOW_POLL(syscall(SYS_ppoll, entries, 2, &left, NULL, 8));
+        printf("left %d %d, of the library's %ld\n", left.tv_sec == 0, left.tv_nsec == 0, soon.tv_nsec);
+        left = soon;
+        SHOW_SETS(syscall(SYS_pselect6, fd + 1, &sets[0], NULL, &sets[1], &left, pair));
+        printf("left %d %d\n", left.tv_sec == 0, left.tv_nsec == 0);
+        SHOW_SETS(syscall(SYS_pselect6, fd + 1, &sets[0], NULL, &sets[1], &soon, 16));
+        SHOW_SETS(syscall(SYS_pselect6, fd + 1, &sets[0], NULL, &sets[1], &soon, wrong_pair));
+        static const struct timeval constant = {0, 1000};
+        SHOW_SETS(syscall(SYS_select, fd + 1, &sets[0], NULL, &sets[1], &constant));
         step();
         SHOW_ARRAY(epoll_wait(ep, half, 2, 5000), half);
         SHOW(recv(fd, a, 8, 0));
