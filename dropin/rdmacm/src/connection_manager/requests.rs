@@ -1,5 +1,6 @@
 //! Accepted connections, and the requests that arrive over them.
 
+use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -115,19 +116,30 @@ impl ConnectionManager {
         let is_repeated_request =
             question.as_ref().zip(peer).is_some_and(|(mad, peer)| self.is_repeated_request(peer, mad));
         let question = question.filter(|_| !is_repeated_request);
-        let local = self.comm_id(token);
-        let remote_end =
-            question.as_ref().zip(peer).map(|(mad, peer)| RemoteEndpoint::asked(peer, mad.clone()));
-        let incoming = question.and_then(|mad| {
-            let ids = CommunicationIds::for_responder(local, &mad);
-            Some((ids, IncomingRequest::of(mad.message)?))
-        });
         let Some(accepted) = self.remove_accepted(token) else { return };
-        let end = self.ends.get(&accepted.listener);
-        let listening = end.and_then(|end| Some((end.queue, end.listening.as_ref()?)));
-        let (Some((mut ids, incoming)), Some((queue, listening))) = (incoming, listening) else {
-            return self.close(Some(accepted.socket));
+        let unused = match question {
+            Some(question) => self.open_request(token, accepted, question, peer),
+            None => Some(accepted.socket),
         };
+        self.close(unused);
+    }
+
+    /// Creates the endpoint of a request of this host or of another one (`peer`), or rejects the request. Returns the
+    /// socket unless the endpoint uses it.
+    fn open_request(
+        &mut self,
+        token: Token,
+        accepted: Accepted,
+        question: Mad,
+        peer: Option<Ipv6Addr>,
+    ) -> Option<OwnedFd> {
+        let Accepted { listener, socket, .. } = accepted;
+        let mut ids = CommunicationIds::for_responder(self.comm_id(token), &question);
+        let remote_end = peer.map(|peer| RemoteEndpoint::asked(peer, question.clone()));
+        let incoming = IncomingRequest::of(question.message);
+        let end = self.ends.get(&listener);
+        let listening = end.and_then(|end| Some((end.queue, end.listening.as_ref()?)));
+        let (Some(incoming), Some((queue, listening))) = (incoming, listening) else { return Some(socket) };
         // Before the clone of the slot below, which counts for the backlog.
         let refused_by_listener = listening.refusal(&incoming);
         let slot = listening.slot();
@@ -142,27 +154,26 @@ impl ConnectionManager {
             let refusal = ids.mad(refusal);
             match peer {
                 Some(peer) => self.send_mad(peer, &refusal),
-                None => drop(send_message(&accepted.socket, &refusal)),
+                None => drop(send_message(&socket, &refusal)),
             }
-            return self.close(Some(accepted.socket));
+            return Some(socket);
         }
         let connection = match &incoming {
             IncomingRequest::Connection(request) => Connection::requested(request),
             IncomingRequest::Service(request) => Connection::service_requested(request),
         };
         // The socket keeps its token, under which it is watched.
-        let mut made = CmEndpoint::new(queue);
-        match remote_end {
-            Some(remote_end) => {
-                made.remote_end = Some(remote_end);
-                self.close(Some(accepted.socket));
-            }
-            None => made.socket = Some(accepted.socket),
-        }
-        made.connection = Some(connection);
-        made.ids = ids;
-        made.incoming = Some(incoming);
+        let (socket, unused) = if peer.is_some() { (None, Some(socket)) } else { (Some(socket), None) };
+        let made = CmEndpoint {
+            socket,
+            remote_end,
+            connection: Some(connection),
+            ids,
+            incoming: Some(incoming),
+            ..CmEndpoint::new(queue)
+        };
         self.ends.insert(token, made);
-        self.queue_event(accepted.listener, QueuedEvent::Request { end: token, _slot: slot });
+        self.queue_event(listener, QueuedEvent::Request { end: token, _slot: slot });
+        unused
     }
 }
