@@ -3,12 +3,12 @@
 use std::ffi::{c_int, c_void};
 
 use farcall_layout::rdmacm::{AS_MANY_AS_POSSIBLE, CmId, ConnParam, UDP_QKEY};
-use farcall_wire::cm::{Connection, Reply, State, private_data};
+use farcall_wire::cm::{Reply, State, private_data};
 
-use crate::channel::complete;
 use crate::connect::{bytes_of, data_of, own_qp, params};
 use crate::device;
 use crate::errno::{Errno, invalid, to_return_value};
+use crate::event::complete;
 use crate::id::{self, CmIdObject};
 use crate::qp;
 use crate::service::connection_manager;
@@ -51,7 +51,7 @@ unsafe fn accept(of: &CmIdObject, param: Option<&ConnParam>) -> Result<(), Errno
         };
         let params = params(param, reads_in, reads_out, srq);
         (
-            Reply { qp, ca_guid: nic.ca_guid, params, ece: id_state.local_ece, private_data: data },
+            Reply { qp, ca_guid: nic.ca_guid, params, ece: id_state.options.local_ece, private_data: data },
             reads_in,
             reads_out,
         )
@@ -64,7 +64,7 @@ unsafe fn accept(of: &CmIdObject, param: Option<&ConnParam>) -> Result<(), Errno
 
 fn require_request(of: &CmIdObject) -> Result<(), Errno> {
     let mut manager = connection_manager()?;
-    match manager.end(of.token)?.connection.as_ref().map(Connection::state) {
+    match manager.end(of.token)?.connection().map(|connection| connection.state()) {
         Some(State::ReqReceived) => Ok(()),
         _ => Err(invalid("no connection request is pending, or it was answered")),
     }

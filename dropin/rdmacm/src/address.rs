@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 
 use crate::errno::{Errno, invalid, refused, system};
-use crate::remote::mapped;
 
 /// Reads a C socket address.
 ///
@@ -87,6 +86,14 @@ pub fn any_like(address: &SocketAddr) -> SocketAddr {
     let ip: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     SocketAddr::new(ip, 0)
+}
+
+/// Returns an address in the form that GIDs have.
+pub fn mapped(address: &IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => *v6,
+    }
 }
 
 /// Returns whether an address belongs to this host, or is unspecified. With `net.ipv4.ip_nonlocal_bind`, sockets can

@@ -7,7 +7,8 @@ use farcall_layout::{AhAttr, GlobalRoute, QpAttr, mask};
 
 use crate::device::{self, NicDevice};
 use crate::errno::{Errno, invalid, to_return_value};
-use crate::id::{self, CmIdObject, CmIdState, PeerParams};
+use crate::id::{self, CmIdObject};
+use crate::id_state::{CmIdState, PeerParams};
 use crate::symbols::export;
 
 /// `IBV_QPS_INIT`.
@@ -53,7 +54,7 @@ pub fn towards(wanted: u32, of: &CmIdObject) -> Result<(QpAttr, c_int), Errno> {
         }
         (RTR, true) => 0,
         (RTS, true) => {
-            attr.sq_psn = id_state.psn;
+            attr.sq_psn = id_state.psn();
             mask::SQ_PSN
         }
         (RTR, false) => ready_to_receive(&mut attr, &id_state, &id_state.peer()?, nic),
@@ -73,10 +74,10 @@ fn init(attr: &mut QpAttr, is_datagram: bool) -> c_int {
 }
 
 fn ready_to_receive(attr: &mut QpAttr, id_state: &CmIdState, peer: &PeerParams, nic: &NicDevice) -> c_int {
-    attr.ah_attr = path_to(&peer.gid, id_state.tos);
+    attr.ah_attr = path_to(&peer.gid, id_state.options.tos);
     attr.path_mtu = peer.mtu.min(nic.mtu).into();
     attr.dest_qp_num = peer.qp.qp_num;
-    attr.rq_psn = id_state.psn;
+    attr.rq_psn = id_state.psn();
     attr.max_dest_rd_atomic = peer.reads_in.min(nic.max_rd_atomic);
     attr.min_rnr_timer = RNR_TIMER;
     mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER

@@ -2,26 +2,23 @@
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 
 use farcall_layout::rdmacm::{CmId, PathRecord};
 use libc::sockaddr;
 
-use crate::channel::complete;
-use crate::connection_manager::QueuedEvent;
 use crate::errno::{Errno, invalid, refused, to_return_value};
-use crate::id::{self, CmIdObject, CmIdState, Stage};
+use crate::event::complete;
+use crate::event_queue::QueuedEvent;
+use crate::id::{self, CmIdObject};
+use crate::id_state::{CmIdState, Stage};
 use crate::listener::Listening;
-use crate::remote::{RemoteEndpoint, mapped};
-use crate::service::connection_manager;
+use crate::local_socket::socket;
+use crate::service::{self, connection_manager};
 use crate::symbols::export;
 use crate::{address, device, port, shared};
 
 /// Default and maximum backlog: that of the kernel's connection manager.
 const BACKLOG_MAX: usize = 1024;
-
-/// 1024 bytes: supported by every Ethernet link, and offered there by the kernel's software RNIC.
-pub const REMOTE_MTU: u8 = 3;
 
 /// Assigns a local address and its port to an endpoint.
 fn bind(of: &CmIdObject, id_state: &mut CmIdState, wanted: SocketAddr) -> Result<(), Errno> {
@@ -32,19 +29,16 @@ fn bind(of: &CmIdObject, id_state: &mut CmIdState, wanted: SocketAddr) -> Result
     }
     let (port, bound) = match port::reserve(of.space, &wanted) {
         // The port belongs to another endpoint that shares it; only that endpoint can listen at it.
-        Err(libc::EADDRINUSE) if id_state.is_shared => (None, wanted),
+        Err(libc::EADDRINUSE) if id_state.options.is_shared => (None, wanted),
         reserved => reserved.map(|(port, bound)| (Some(port), bound))?,
     };
-    let socket = port::socket()?;
+    let socket = socket()?;
     if !bound.ip().is_unspecified() {
         of.attach()?;
     }
-    let mut manager = connection_manager()?;
-    let end = manager.end(of.token)?;
-    (end.socket, end.port) = (Some(socket), port);
-    drop(manager);
+    connection_manager()?.end(of.token)?.bind(socket, port);
     of.set_local(id_state, bound);
-    id_state.stage = Stage::Bound;
+    id_state.enter(Stage::Bound);
     Ok(())
 }
 
@@ -55,25 +49,24 @@ fn find_route(of: &CmIdObject, id_state: &mut CmIdState, to: SocketAddr) -> Resu
     if is_remote {
         open_remote(of, &to)?;
     }
-    let local = id_state.local.ok_or_else(|| invalid("the identifier has no address"))?;
+    let local = id_state.local().ok_or_else(|| invalid("the identifier has no address"))?;
     if local.ip().is_unspecified() {
         of.set_local(id_state, SocketAddr::new(address::source_towards(&to)?, local.port()));
     }
     of.attach()?;
     of.set_remote(id_state, to);
-    let gid = if is_remote { mapped(&to.ip()).octets() } else { device::device()?.gid };
+    let gid = if is_remote { address::mapped(&to.ip()).octets() } else { device::device()?.gid };
     // SAFETY: `of.c()` points into `of`, which is live. The program reads this field only after the call or the event
     // that reports the resolved address.
     unsafe { (*of.c()).route.addr.ib.dgid = gid };
-    id_state.is_remote = is_remote;
-    id_state.stage = Stage::AddressResolved;
+    id_state.resolved(is_remote);
     Ok(())
 }
 
 /// Prepares an endpoint for a peer on another host.
 fn open_remote(of: &CmIdObject, to: &SocketAddr) -> Result<(), Errno> {
     let mut manager = connection_manager()?;
-    if let Err(number) = manager.open_remote() {
+    if let Err(number) = service::open_remote(&mut manager) {
         let why = format!(
             "{to} is no address of this host and network namespace, and there is no way to other hosts: error {number} \
              (containers with networks of their own: share a directory through FARCALL_SOCKET_DIR)"
@@ -81,18 +74,18 @@ fn open_remote(of: &CmIdObject, to: &SocketAddr) -> Result<(), Errno> {
         crate::complain(format_args!("{why}"));
         return Err(refused(libc::ENODEV, format_args!("{why}")));
     }
-    manager.end(of.token)?.remote_end = Some(RemoteEndpoint::new(mapped(&to.ip())));
+    manager.end(of.token)?.set_remote_peer(address::mapped(&to.ip()));
     Ok(())
 }
 
 fn resolve(of: &CmIdObject, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
     let mut id_state = of.lock_state();
-    if id_state.stage == Stage::New {
+    if id_state.is_new() {
         let from = from.unwrap_or_else(|| address::any_like(&to));
         bind(of, &mut id_state, from)?;
     }
     id_state.require(Stage::Bound)?;
-    if let Some(local) = id_state.local.filter(|local| local.is_ipv4() != to.is_ipv4()) {
+    if let Some(local) = id_state.local().filter(|local| local.is_ipv4() != to.is_ipv4()) {
         return Err(refused(libc::EINVAL, format_args!("{local} and {to} are not of one family")));
     }
     of.set_remote(&mut id_state, to);
@@ -108,13 +101,13 @@ fn resolve_route(of: &CmIdObject) -> Result<(), Errno> {
     let mut id_state = of.lock_state();
     id_state.require(Stage::AddressResolved)?;
     let path = Box::into_raw(Box::new(path_of(of, &id_state)?));
-    // SAFETY: `of.c()` points into `of`, which is live. Only this library writes these fields; `id::destroy` frees the
-    // record.
+    // SAFETY: `of.c()` points into `of`, which is live. Only this library writes these fields;
+    // `create_id::destroy` frees the record.
     unsafe {
         (*of.c()).route.path_rec = path;
         (*of.c()).route.num_paths = 1;
     }
-    id_state.stage = Stage::RouteResolved;
+    id_state.enter(Stage::RouteResolved);
     drop(id_state);
     connection_manager()?.queue_event(of.token, QueuedEvent::RouteResolved);
     Ok(())
@@ -132,50 +125,45 @@ fn path_of(of: &CmIdObject, id_state: &CmIdState) -> Result<PathRecord, Errno> {
         raw_traffic: 0,
         flow_label_be: 0,
         hop_limit: 1,
-        traffic_class: id_state.tos,
+        traffic_class: id_state.options.tos,
         reversible: 1,
         numb_path: 1,
         pkey_be: 0xffff,
         sl: 0,
         mtu_selector: 2,
-        mtu: if id_state.is_remote { nic.mtu.min(REMOTE_MTU) } else { nic.mtu },
+        mtu: id_state.path_mtu(nic.mtu),
         rate_selector: 2,
         rate: 0,
         packet_life_time_selector: 2,
-        packet_life_time: id_state.ack_timeout.saturating_sub(1),
+        packet_life_time: id_state.options.ack_timeout.saturating_sub(1),
         preference: 0,
     })
 }
 
 fn listen(of: &CmIdObject, backlog: c_int) -> Result<(), Errno> {
     let mut id_state = of.lock_state();
-    if id_state.stage == Stage::New {
+    if id_state.is_new() {
         bind(of, &mut id_state, SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0))?;
     }
     id_state.require(Stage::Bound)?;
     // Requests are only accepted if there is a device.
     device::device()?;
     let backlog = usize::try_from(backlog).ok().filter(|count| (1..BACKLOG_MAX).contains(count));
-    let listening = Listening::new(backlog.unwrap_or(BACKLOG_MAX), id_state.is_v6_only, of.is_datagram());
+    let listening =
+        Listening::new(backlog.unwrap_or(BACKLOG_MAX), id_state.options.is_v6_only, of.is_datagram());
     let mut manager = connection_manager()?;
-    let end = manager.end(of.token)?;
-    let socket = end.socket.as_ref().ok_or_else(|| invalid("the identifier has no socket"))?;
-    let anothers = || refused(libc::EADDRINUSE, format_args!("another end has the port"));
-    end.port.as_mut().ok_or_else(anothers)?.listen(socket)?;
-    end.listening = Some(listening);
-    manager.watch_end(of.token)?;
-    if let Some(bound) = id_state.local
-        && let Some(published) = shared::publish(of.space, &bound, id_state.is_v6_only)
+    manager.listen(of.token, listening)?;
+    if let Some(bound) = id_state.local()
+        && let Some(published) = shared::publish(of.space, &bound, id_state.options.is_v6_only)
     {
-        manager.watch(published.socket.as_fd(), of.token)?;
-        manager.end(of.token)?.published = Some(published);
+        manager.publish(of.token, published)?;
     }
-    if id_state.local.is_some_and(|bound| !bound.ip().is_loopback())
-        && let Err(number) = manager.open_remote()
+    if id_state.local().is_some_and(|bound| !bound.ip().is_loopback())
+        && let Err(number) = service::open_remote(&mut manager)
     {
         tracing::info!("no other host can connect: error {number}");
     }
-    id_state.stage = Stage::Listening;
+    id_state.enter(Stage::Listening);
     Ok(())
 }
 

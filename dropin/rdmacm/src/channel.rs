@@ -1,16 +1,14 @@
 //! Event channels: descriptors that are readable while there are events.
 
 use std::os::fd::AsRawFd;
-use std::ptr;
 
-use farcall_layout::rdmacm::{CmEvent, CmId, EventChannel, event as kind};
+use farcall_layout::rdmacm::{EventChannel, event as kind};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::connection_manager::Token;
 use crate::errno::{self, Errno};
 use crate::service::connection_manager;
 use crate::symbols::export;
-use crate::{event, id};
+use crate::token::Token;
 
 #[repr(C)]
 pub struct ChannelObject {
@@ -73,50 +71,5 @@ export! {
         fn rdma_event_str(event: u32) -> *const std::ffi::c_char {
             kind::NAMES.get(event as usize).unwrap_or(&c"UNKNOWN EVENT").as_ptr()
         }
-    }
-}
-
-/// Acknowledges the last event of a synchronous endpoint, and waits for the next one.
-///
-/// # Safety
-/// `id` must be a live identifier of the program, and synchronous.
-pub unsafe fn next_event(id: *mut CmId) -> Result<*mut CmEvent, Errno> {
-    // SAFETY: contract of this function: `id` is live and synchronous, so its channel is one of this library that
-    // lives as long as the identifier.
-    unsafe {
-        acknowledge_last(id);
-        event::next((*id).channel)
-    }
-}
-
-/// Acknowledges the event stored in a synchronous endpoint, if there is one.
-///
-/// # Safety
-/// `id` must be a live identifier of the program.
-pub unsafe fn acknowledge_last(id: *mut CmId) {
-    // SAFETY: contract of this function: `id` is live. The library, not the program, acknowledges the event stored in
-    // a synchronous endpoint, and it is removed before.
-    unsafe {
-        let last = ptr::replace(&raw mut (*id).event, ptr::null_mut());
-        if !last.is_null() {
-            event::acknowledge(last);
-        }
-    }
-}
-
-/// Completes a call that causes an event: returns at once, or after the event if the endpoint is synchronous.
-///
-/// # Safety
-/// `id` must be a live identifier of the program.
-pub unsafe fn complete(id: *mut CmId) -> Result<(), Errno> {
-    // SAFETY: contract of this function: `id` is live. `next_event` is called only if it is synchronous, and returns
-    // an event that is not acknowledged.
-    unsafe {
-        if !id::object(id).lock_state().is_sync {
-            return Ok(());
-        }
-        let event = next_event(id)?;
-        (*id).event = event;
-        event::outcome(event)
     }
 }

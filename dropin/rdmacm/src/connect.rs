@@ -7,13 +7,12 @@ use farcall_wire::cm::{
     Connection, ConnectionParams, IpRoute, QueuePair, Request, ServiceRequest, State, Step, private_data,
 };
 
-use crate::bind::REMOTE_MTU;
-use crate::channel::complete;
 use crate::device::{self, NicDevice};
 use crate::errno::{Errno, invalid, refused, to_return_value};
-use crate::id::{self, CmIdObject, CmIdState, PeerParams, Stage};
+use crate::event::complete;
+use crate::id::{self, CmIdObject};
+use crate::id_state::{CmIdState, Stage};
 use crate::qp;
-use crate::remote::mapped;
 use crate::service::connection_manager;
 use crate::symbols::export;
 
@@ -80,7 +79,7 @@ pub unsafe fn own_qp(
             ((*qp).qp_num, !(*qp).srq.is_null())
         }
     };
-    Ok((QueuePair { qp_num, psn: id_state.psn }, srq))
+    Ok((QueuePair { qp_num, psn: id_state.psn() }, srq))
 }
 
 /// Returns the number of READs and atomics that the program specifies, or the device's maximum.
@@ -89,11 +88,6 @@ fn reads(requested: Option<u8>, nic: &NicDevice) -> u8 {
         .filter(|requested| *requested != AS_MANY_AS_POSSIBLE)
         .unwrap_or(nic.max_rd_atomic)
         .min(nic.max_rd_atomic)
-}
-
-/// Returns the GID of an endpoint's port. For peers on other hosts it is an IP address.
-fn own_gid(id_state: &CmIdState, nic: &NicDevice) -> [u8; 16] {
-    id_state.local.filter(|_| id_state.is_remote).map_or(nic.gid, |local| mapped(&local.ip()).octets())
 }
 
 /// Returns the addresses of an endpoint's request.
@@ -116,7 +110,7 @@ unsafe fn request(
         let data = data_of(param, private_data::REQ_BYTES_MAX)?;
         (own_qp(of, id_state, param)?, data)
     };
-    let data = if data.is_empty() { std::mem::take(&mut id_state.connect_data) } else { data };
+    let data = if data.is_empty() { id_state.take_connect_data() } else { data };
     if data.len() > private_data::REQ_BYTES_MAX {
         return Err(invalid("more private data than a request holds"));
     }
@@ -124,33 +118,23 @@ unsafe fn request(
         route: route(of, id_state)?,
         qp,
         ca_guid: nic.ca_guid,
-        gid: own_gid(id_state, nic),
+        gid: id_state.own_gid(nic.gid),
         peer_gid: of.resolved_gid(),
         // SAFETY: `of.c()` points into `of`, which is live; the field is set when the identifier is created.
         qp_type: unsafe { (*of.c()).qp_type } as u8,
-        mtu: if id_state.is_remote { nic.mtu.min(REMOTE_MTU) } else { nic.mtu },
+        mtu: id_state.path_mtu(nic.mtu),
         retry_count: param.map_or(7, |param| param.retry_count.min(7)),
-        ack_timeout: id_state.ack_timeout,
+        ack_timeout: id_state.options.ack_timeout,
         params: params(
             param,
             reads(param.map(|param| param.responder_resources), nic),
             reads(param.map(|param| param.initiator_depth), nic),
             srq,
         ),
-        ece: id_state.local_ece,
+        ece: id_state.options.local_ece,
         private_data: data,
     };
-    // The requested parameters apply until the reply contains others.
-    id_state.peer = Some(PeerParams {
-        qp: QueuePair::default(),
-        gid: request.peer_gid,
-        mtu: request.mtu,
-        retry_count: request.retry_count,
-        rnr_retry_count: request.params.rnr_retry_count,
-        ack_timeout: request.ack_timeout,
-        reads_in: request.params.responder_resources,
-        reads_out: request.params.initiator_depth,
-    });
+    id_state.requests(&request);
     Ok(request)
 }
 
@@ -164,14 +148,14 @@ unsafe fn connect(of: &CmIdObject, param: Option<&ConnParam>) -> Result<(), Errn
         let data = match param {
             // SAFETY: contract of this function: `param` is valid by `man rdma_connect`.
             Some(_) => unsafe { data_of(param, max)? },
-            None => std::mem::take(&mut id_state.connect_data),
+            None => id_state.take_connect_data(),
         };
         Connection::resolve_service(ServiceRequest { route: route(of, &id_state)?, private_data: data })
     } else {
         // SAFETY: contract of this function, which is that of `request`.
         Connection::request(unsafe { request(of, &mut id_state, param)? })
     };
-    id_state.stage = Stage::Connecting;
+    id_state.enter(Stage::Connecting);
     drop(id_state);
     connection_manager()?.send_request(of.token, connection, message)
 }
@@ -182,8 +166,7 @@ fn disconnect(of: &CmIdObject) -> Result<bool, Errno> {
         return Err(invalid("datagrams have no connection"));
     }
     let mut manager = connection_manager()?;
-    let connection =
-        manager.end(of.token)?.connection.as_mut().ok_or_else(|| invalid("there is no connection"))?;
+    let connection = manager.end(of.token)?.connection().ok_or_else(|| invalid("there is no connection"))?;
     let message = connection.disconnect();
     let is_leaving = connection.state() == State::DreqSent;
     manager.report_disconnect(of.token);

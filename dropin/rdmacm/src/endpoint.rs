@@ -7,11 +7,12 @@ use farcall_layout::rdmacm::{AddrInfo, CmEvent, CmId, addr_flags, event as kind}
 use farcall_layout::{Pd, QpInitAttr};
 
 use crate::bind::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
-use crate::channel::next_event;
 use crate::connect::bytes_of;
 use crate::errno::{Errno, check, invalid, to_return_value};
+use crate::event::next_event;
+use crate::event_object::outcome;
 use crate::symbols::export;
-use crate::{event, id, qp};
+use crate::{create_id, id, qp};
 
 /// Timeout of the resolution of an address and of a route, which return without delay.
 const RESOLVE_MS: c_int = 2000;
@@ -32,7 +33,7 @@ unsafe fn prepare_passive(
         if !pd.is_null() {
             (*id).pd = pd;
         }
-        id::object(id).lock_state().passive_qp = init;
+        id::object(id).lock_state().set_passive_qp(init);
     }
     Ok(())
 }
@@ -58,7 +59,8 @@ unsafe fn prepare_active(
         }
         let len = u8::try_from(to.ai_connect_len)
             .map_err(|_| invalid(format_args!("ai_connect_len {}: at most 255", to.ai_connect_len)))?;
-        id::object(id).lock_state().connect_data = bytes_of(to.ai_connect, len, usize::from(u8::MAX))?;
+        let data = bytes_of(to.ai_connect, len, usize::from(u8::MAX))?;
+        id::object(id).lock_state().set_connect_data(data);
     }
     Ok(())
 }
@@ -70,7 +72,8 @@ unsafe fn create(at: &AddrInfo, pd: *mut Pd, init: *mut QpInitAttr) -> Result<*m
     // SAFETY: contract of this function: its arguments are valid by `man rdma_create_ep`. `id` was just created, and
     // is destroyed only on an error, when the program does not have it.
     unsafe {
-        let id: *mut CmId = id::create(ptr::null_mut(), ptr::null_mut(), space, at.ai_qp_type as u32)?.cast();
+        let id: *mut CmId =
+            create_id::create(ptr::null_mut(), ptr::null_mut(), space, at.ai_qp_type as u32)?.cast();
         let prepared = if at.ai_flags & addr_flags::PASSIVE != 0 {
             let init =
                 init.as_ref().map(|init| QpInitAttr { qp_type: at.ai_qp_type as u32, ..ptr::read(init) });
@@ -93,7 +96,7 @@ unsafe fn destroy(id: *mut CmId) {
     unsafe {
         qp::destroy(id);
         qp::destroy_srq(id);
-        if let Err(number) = id::destroy(id) {
+        if let Err(number) = create_id::destroy(id) {
             tracing::debug!("an end stays: error {number}");
         }
     }
@@ -108,7 +111,7 @@ unsafe fn next_request(listener: *mut CmId) -> Result<*mut CmId, Errno> {
     // acknowledged.
     unsafe {
         let of = id::object(listener);
-        if !of.lock_state().is_sync {
+        if !of.lock_state().is_sync() {
             return Err(invalid("the identifier has an event channel: take the event"));
         }
         let event = next_event(listener)?;
@@ -132,11 +135,11 @@ unsafe fn equip(listener: *mut CmId, event: *mut CmEvent) -> Result<(), Errno> {
     // SAFETY: contract of this function: `listener` is live and `event` is not acknowledged, so its identifier is
     // live.
     unsafe {
-        event::outcome(event)?;
+        outcome(event)?;
         if (*event).event != kind::CONNECT_REQUEST {
             return Err(invalid("the event is no request to connect"));
         }
-        let wanted = id::object(listener).lock_state().passive_qp.as_ref().map(|init| ptr::read(init));
+        let wanted = id::object(listener).lock_state().passive_qp().map(|init| ptr::read(init));
         match wanted {
             Some(mut init) => qp::create((*event).id, (*listener).pd, &mut init),
             None => Ok(()),

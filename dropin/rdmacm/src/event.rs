@@ -1,85 +1,25 @@
 //! Events: conversion of the manager's events to C structures, and their effects on endpoints.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr;
 
-use farcall_layout::AhAttr;
-use farcall_layout::rdmacm::{
-    CmEvent, CmId, ConnParam, EventChannel, Param, UDP_QKEY, UdParam, event as kind,
-};
+use farcall_layout::rdmacm::{CmEvent, CmId, ConnParam, EventChannel, UDP_QKEY, event as kind};
 use farcall_wire::cm::{
-    ConnectionParams, Event, Rejection, Reply, Request, ServiceReply, ServiceRequest, private_data, reason,
+    Event, Rejection, Reply, Request, ServiceReply, ServiceRequest, private_data, reason,
 };
 
 use crate::attributes::path_to;
-use crate::connection_manager::{DeliveredEvent, Id, IncomingRequest, QueuedEvent, Token};
+use crate::connection_manager::{DeliveredEvent, Id};
 use crate::errno::{Errno, invalid, refused, to_return_value};
-use crate::id::{self, CmIdObject, PeerParams, Stage};
+use crate::event_object::{EventObject, acknowledge, acknowledge_last, outcome};
+use crate::event_queue::QueuedEvent;
+use crate::id::{self, CmIdObject};
+use crate::id_state::Stage;
+use crate::listener::IncomingRequest;
 use crate::service::connection_manager;
 use crate::symbols::export;
+use crate::token::Token;
 use crate::{channel, migrate, qp};
-
-/// Upper limit of the private data of any message.
-const DATA_BYTES: usize = 256;
-
-/// An event, and data that it refers to until it is acknowledged.
-#[repr(C)]
-struct EventObject {
-    event: CmEvent,
-    /// The endpoint that waits for the acknowledgement.
-    counted_on: *mut CmIdObject,
-    data: [u8; DATA_BYTES],
-}
-
-impl EventObject {
-    fn new(id: *mut CmIdObject, event: u32, status: c_int) -> Box<Self> {
-        // SAFETY: a union of structures of integers and pointers, for which zero is valid.
-        let param: Param = unsafe { std::mem::zeroed() };
-        let event = CmEvent { id: id.cast(), listen_id: ptr::null_mut(), event, status, param };
-        Box::new(Self { event, counted_on: id, data: [0; DATA_BYTES] })
-    }
-
-    /// Stores a peer's private data. Like the kernel's manager, it presents the full capacity of the message to
-    /// programs, padded with zeros (man `rdma_get_cm_event`).
-    fn keep(&mut self, data: &[u8], room: usize) -> (*const c_void, u8) {
-        let len = data.len().min(room);
-        self.data[..len].copy_from_slice(&data[..len]);
-        (self.data.as_ptr().cast(), room as u8)
-    }
-
-    /// Stores the parameters that a peer offers or accepts, from the view of this endpoint: the peer's initiator depth
-    /// is this side's responder resources.
-    fn set_params(
-        &mut self,
-        params: &ConnectionParams,
-        qp_num: u32,
-        retry_count: u8,
-        data: &[u8],
-        room: usize,
-    ) {
-        let param = ConnParam {
-            responder_resources: params.initiator_depth,
-            initiator_depth: params.responder_resources,
-            flow_control: params.flow_control.into(),
-            retry_count,
-            rnr_retry_count: params.rnr_retry_count,
-            srq: params.srq.into(),
-            qp_num,
-            ..ConnParam::default()
-        };
-        self.set_connection(param, data, room);
-    }
-
-    fn set_connection(&mut self, param: ConnParam, data: &[u8], room: usize) {
-        let (private_data, private_data_len) = self.keep(data, room);
-        self.event.param = Param { conn: ConnParam { private_data, private_data_len, ..param } };
-    }
-
-    fn set_service(&mut self, ah_attr: AhAttr, qp_num: u32, qkey: u32, data: &[u8], room: usize) {
-        let (private_data, private_data_len) = self.keep(data, room);
-        self.event.param = Param { ud: UdParam { private_data, private_data_len, ah_attr, qp_num, qkey } };
-    }
-}
 
 /// Returns the next event of a channel. Waits for it, unless the program has made the descriptor non-blocking.
 ///
@@ -92,8 +32,8 @@ pub unsafe fn next(channel: *mut EventChannel) -> Result<*mut CmEvent, Errno> {
         of.wait()?;
         // Another thread may have taken the event, or its endpoint may have been removed.
         let Some((taken, incoming)) = take(of.queue)? else { continue };
-        // SAFETY: `take` has counted the event as handed out, and `id::destroy` waits until it is acknowledged before
-        // it frees the identifier.
+        // SAFETY: `take` has counted the event as handed out, and `create_id::destroy` waits until it is acknowledged
+        // before it frees the identifier.
         let about = unsafe { &*taken.id.0 };
         match convert_event(about, taken, incoming) {
             Some(event) => return Ok(Box::into_raw(event).cast()),
@@ -113,11 +53,11 @@ fn take(queue: Token) -> Result<Option<(DeliveredEvent, Option<NewEnd>)>, Errno>
     let mut manager = connection_manager()?;
     let Some(taken) = manager.take(queue) else { return Ok(None) };
     let QueuedEvent::Request { end: token, .. } = taken.notice else { return Ok(Some((taken, None))) };
-    // SAFETY: the event is counted as handed out, and `id::destroy` waits until it is acknowledged before it frees the
-    // listener's identifier.
+    // SAFETY: the event is counted as handed out, and `create_id::destroy` waits until it is acknowledged before it
+    // frees the listener's identifier.
     let listener = unsafe { &*taken.id.0 };
     let end = manager.end(token)?;
-    let Some(incoming) = end.incoming.take() else { return Ok(None) };
+    let Some(incoming) = end.take_request() else { return Ok(None) };
     // SAFETY: `listener.c()` points into the live listener. The fields are set when the identifier is created; only
     // `rdma_migrate_id` changes the channel, which the program must not call concurrently.
     let (channel, context, ps, qp_type) = unsafe {
@@ -126,7 +66,7 @@ fn take(queue: Token) -> Result<Option<(DeliveredEvent, Option<NewEnd>)>, Errno>
     };
     let space = id::space_of(ps)?;
     let id = Box::into_raw(id::make(token, channel, context, space, qp_type));
-    end.id = Some(Id(id));
+    end.set_id(Id(id));
     Ok(Some((taken, Some(NewEnd { id, incoming }))))
 }
 
@@ -146,7 +86,7 @@ fn convert_event(
         QueuedEvent::Connection(Event::Response(reply)) => Some(respond(about, &reply)),
         QueuedEvent::Connection(Event::Rejected(rejection)) => refuse(about, &rejection),
         QueuedEvent::Connection(Event::Established) => plain(kind::ESTABLISHED, 0),
-        QueuedEvent::Connection(Event::Disconnected) if about.lock_state().has_failed => None,
+        QueuedEvent::Connection(Event::Disconnected) if about.lock_state().has_failed() => None,
         QueuedEvent::Connection(Event::Disconnected) => plain(kind::DISCONNECTED, 0),
         QueuedEvent::Connection(Event::Service(reply)) => Some(serve(about, &reply)),
         QueuedEvent::Connection(Event::Unreachable) => plain(kind::UNREACHABLE, -libc::ETIMEDOUT),
@@ -165,10 +105,10 @@ fn convert_request(listener: &CmIdObject, new_end: &NewEnd) -> Option<Box<EventO
     event.counted_on = ptr::from_ref(listener).cast_mut();
     event.event.listen_id = listener.c();
     let mut id_state = new.lock_state();
-    id_state.stage = Stage::Connecting;
-    (id_state.tos, id_state.ack_timeout) = {
+    id_state.enter(Stage::Connecting);
+    (id_state.options.tos, id_state.options.ack_timeout) = {
         let of = listener.lock_state();
-        (of.tos, of.ack_timeout)
+        (of.options.tos, of.options.ack_timeout)
     };
     let (from, to) = match &new_end.incoming {
         IncomingRequest::Connection(Request { route, .. })
@@ -178,8 +118,7 @@ fn convert_request(listener: &CmIdObject, new_end: &NewEnd) -> Option<Box<EventO
     new.set_remote(&mut id_state, from);
     match &new_end.incoming {
         IncomingRequest::Connection(request) => {
-            id_state.peer = Some(params_of(request));
-            id_state.remote_ece = request.ece;
+            id_state.requested(request);
             let (qp_num, room) = (request.qp.qp_num, private_data::REQ_BYTES_MAX);
             event.set_params(&request.params, qp_num, request.retry_count, &request.private_data, room);
         }
@@ -189,7 +128,7 @@ fn convert_request(listener: &CmIdObject, new_end: &NewEnd) -> Option<Box<EventO
         }
     }
     drop(id_state);
-    if listener.lock_state().is_sync {
+    if listener.lock_state().is_sync() {
         // SAFETY: `take` created the identifier; the program does not have it before it receives the event, and it is
         // not synchronous yet.
         if let Err(number) = unsafe { migrate::to_own_channel(new.c()) } {
@@ -199,39 +138,10 @@ fn convert_request(listener: &CmIdObject, new_end: &NewEnd) -> Option<Box<EventO
     Some(event)
 }
 
-fn params_of(request: &Request) -> PeerParams {
-    PeerParams {
-        qp: request.qp,
-        gid: request.gid,
-        mtu: request.mtu,
-        retry_count: request.retry_count,
-        rnr_retry_count: request.params.rnr_retry_count,
-        ack_timeout: request.ack_timeout,
-        reads_in: request.params.initiator_depth,
-        reads_out: request.params.responder_resources,
-    }
-}
-
 /// Handles the peer's acceptance. An endpoint with a queue pair becomes ready and notifies the peer; without one, the
 /// program must do so (man `rdma_establish`).
 fn respond(about: &CmIdObject, reply: &Reply) -> Box<EventObject> {
-    {
-        let mut id_state = about.lock_state();
-        let (mtu, retry_count, ack_timeout) = id_state.peer.map_or((5, 7, id_state.ack_timeout), |params| {
-            (params.mtu, params.retry_count, params.ack_timeout)
-        });
-        id_state.peer = Some(PeerParams {
-            qp: reply.qp,
-            gid: about.resolved_gid(),
-            mtu,
-            retry_count,
-            rnr_retry_count: reply.params.rnr_retry_count,
-            ack_timeout,
-            reads_in: reply.params.initiator_depth,
-            reads_out: reply.params.responder_resources,
-        });
-        id_state.remote_ece = reply.ece;
-    }
+    about.lock_state().replied(reply, about.resolved_gid());
     let id = ptr::from_ref(about).cast_mut();
     // SAFETY: `about.c()` points into `about`, which is live; the field is set only by `rdma_create_qp` and
     // `rdma_destroy_qp`, which the program does not call concurrently.
@@ -240,7 +150,7 @@ fn respond(about: &CmIdObject, reply: &Reply) -> Box<EventObject> {
         match become_ready(about) {
             Ok(()) => EventObject::new(id, kind::ESTABLISHED, 0),
             Err(number) => {
-                about.lock_state().has_failed = true;
+                about.lock_state().fail();
                 EventObject::new(id, kind::CONNECT_ERROR, -number)
             }
         }
@@ -261,7 +171,7 @@ fn become_ready(about: &CmIdObject) -> Result<(), Errno> {
     // SAFETY: the program does not destroy its queue pair while it waits for this event.
     let readied = unsafe { qp::to_ready(about, None, None) };
     let mut manager = connection_manager()?;
-    let Some(connection) = &mut manager.end(about.token)?.connection else { return Err(over()) };
+    let Some(connection) = manager.end(about.token)?.connection() else { return Err(over()) };
     let message = match readied {
         Ok(()) => connection.ready().map_err(|_| over())?,
         Err(_) => connection.reject(Vec::new()).ok(),
@@ -272,7 +182,7 @@ fn become_ready(about: &CmIdObject) -> Result<(), Errno> {
 
 /// Handles a rejection, or the peer's exit before the connection was established.
 fn refuse(about: &CmIdObject, rejection: &Rejection) -> Option<Box<EventObject>> {
-    if about.lock_state().has_failed {
+    if about.lock_state().has_failed() {
         return None;
     }
     // SAFETY: the program does not destroy its queue pair while it waits for this event.
@@ -293,40 +203,38 @@ fn serve(about: &CmIdObject, reply: &ServiceReply) -> Box<EventObject> {
         _ => (kind::UNREACHABLE, UDP_QKEY),
     };
     let mut event = EventObject::new(id, event, reply.status.into());
-    let path = path_to(&about.resolved_gid(), about.lock_state().tos);
+    let path = path_to(&about.resolved_gid(), about.lock_state().options.tos);
     event.set_service(path, reply.qp_num, qkey, &reply.private_data, private_data::SIDR_REP_BYTES_MAX);
     event
 }
 
-/// Returns the result of the call that waited for an event.
+/// Acknowledges the last event of a synchronous endpoint, and waits for the next one.
 ///
 /// # Safety
-/// `event` must be an event of this library that is not acknowledged.
-pub unsafe fn outcome(event: *mut CmEvent) -> Result<(), Errno> {
-    // SAFETY: contract of this function: `event` is not acknowledged, so it is live.
-    let (event, status) = unsafe { ((*event).event, (*event).status) };
-    match status {
-        0 => Ok(()),
-        reason if event == kind::REJECTED => Err(refused(
-            libc::ECONNREFUSED,
-            format_args!("rejected, for reason {reason} (InfiniBand, 12.6.7.2)"),
-        )),
-        number => {
-            let name =
-                kind::NAMES.get(event as usize).map_or("unknown", |name| name.to_str().unwrap_or_default());
-            Err(refused(number.abs(), format_args!("{name}, status {number}")))
-        }
+/// `id` must be a live identifier of the program, and synchronous.
+pub unsafe fn next_event(id: *mut CmId) -> Result<*mut CmEvent, Errno> {
+    // SAFETY: contract of this function: `id` is live and synchronous, so its channel is one of this library that
+    // lives as long as the identifier.
+    unsafe {
+        acknowledge_last(id);
+        next((*id).channel)
     }
 }
 
+/// Completes a call that causes an event: returns at once, or after the event if the endpoint is synchronous.
+///
 /// # Safety
-/// `event` must be an event of this library, which is not used after this call.
-pub unsafe fn acknowledge(event: *mut CmEvent) {
-    // SAFETY: contract of this function: `next` made `event` with `Box::into_raw`, and it is not used any more. Its
-    // endpoint's identifier is live, because `id::destroy` waits for this acknowledgement.
+/// `id` must be a live identifier of the program.
+pub unsafe fn complete(id: *mut CmId) -> Result<(), Errno> {
+    // SAFETY: contract of this function: `id` is live. `next_event` is called only if it is synchronous, and returns
+    // an event that is not acknowledged.
     unsafe {
-        let event = Box::from_raw(event.cast::<EventObject>());
-        (*event.counted_on).reported.acknowledge(1);
+        if !id::object(id).lock_state().is_sync() {
+            return Ok(());
+        }
+        let event = next_event(id)?;
+        (*id).event = event;
+        outcome(event)
     }
 }
 
@@ -361,7 +269,7 @@ export! {
             // SAFETY: contract of `rdma_notify` (man page): `id` is a live identifier.
             let token = unsafe { id::object(id) }.token;
             to_return_value(connection_manager().and_then(|mut manager| {
-                let connection = manager.end(token)?.connection.as_mut();
+                let connection = manager.end(token)?.connection();
                 let connection = connection.ok_or_else(|| invalid("there is no connection"))?;
                 let step = connection.comm_established();
                 let step = step.map_err(|state| refused(libc::EISCONN, format_args!("{state}")))?;

@@ -7,7 +7,7 @@ use farcall_layout::rdmacm::{CmId, EventChannel};
 use crate::errno::{Errno, invalid, to_return_value};
 use crate::service::connection_manager;
 use crate::symbols::export;
-use crate::{channel, id};
+use crate::{channel, event_object, id};
 
 /// Moves an endpoint and its events to another channel.
 ///
@@ -19,9 +19,9 @@ unsafe fn migrate(id: *mut CmId, to: *mut EventChannel, is_sync: bool) -> Result
     unsafe {
         let of = id::object(id);
         connection_manager()?.migrate(of.token, channel::object(to).queue)?;
-        let was_sync = std::mem::replace(&mut of.lock_state().is_sync, is_sync);
+        let was_sync = of.lock_state().set_sync(is_sync);
         if was_sync {
-            channel::acknowledge_last(id);
+            event_object::acknowledge_last(id);
             channel::destroy((*id).channel);
         }
         (*id).channel = to;
@@ -49,7 +49,7 @@ export! {
             // SAFETY: contract of `rdma_migrate_id` (man page): `id` is live, and `channel` is null or live.
             to_return_value(unsafe {
                 // Not inside the `match`, which would hold the lock.
-                let is_sync = id::object(id).lock_state().is_sync;
+                let is_sync = id::object(id).lock_state().is_sync();
                 match (is_sync, channel.is_null()) {
                     (true, true) => Err(invalid("the identifier is synchronous already")),
                     (false, true) => to_own_channel(id),

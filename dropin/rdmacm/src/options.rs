@@ -6,7 +6,8 @@ use farcall_layout::rdmacm::{CmId, option};
 use farcall_wire::cm::Ece;
 
 use crate::errno::{Errno, invalid, refused, to_return_value};
-use crate::id::{self, CmIdState, Stage};
+use crate::id;
+use crate::id_state::CmIdState;
 use crate::symbols::export;
 
 /// # Safety
@@ -29,23 +30,23 @@ unsafe fn set(
     value: *const c_void,
     len_bytes: usize,
 ) -> Result<(), Errno> {
-    let is_bound = id_state.stage != Stage::New;
+    let is_bound = !id_state.is_new();
     // SAFETY: contract of this function, which is that of `read`.
     unsafe {
         match name {
-            option::TOS => id_state.tos = read(value, len_bytes)?,
+            option::TOS => id_state.options.tos = read(value, len_bytes)?,
             option::ACK_TIMEOUT => {
                 let timeout: u8 = read(value, len_bytes)?;
                 if timeout > 31 {
                     return Err(invalid(format_args!("ACK timeout {timeout}: at most 31")));
                 }
-                id_state.ack_timeout = timeout;
+                id_state.options.ack_timeout = timeout;
             }
             option::REUSEADDR | option::AFONLY if is_bound => {
                 return Err(invalid("the option is set before the identifier has an address"));
             }
-            option::REUSEADDR => id_state.is_shared = read::<c_int>(value, len_bytes)? != 0,
-            option::AFONLY => id_state.is_v6_only = read::<c_int>(value, len_bytes)? != 0,
+            option::REUSEADDR => id_state.options.is_shared = read::<c_int>(value, len_bytes)? != 0,
+            option::AFONLY => id_state.options.is_v6_only = read::<c_int>(value, len_bytes)? != 0,
             _ => return Err(refused(libc::ENOSYS, format_args!("no option {name}"))),
         }
     }
@@ -75,7 +76,7 @@ export! {
             // SAFETY: contract of `rdma_set_local_ece` (man page): `id` is live and `ece` is valid; both are not null.
             unsafe {
                 let [vendor_id, options, ..] = *ece;
-                id::object(id).lock_state().local_ece = Ece { vendor_id, options };
+                id::object(id).lock_state().options.local_ece = Ece { vendor_id, options };
             }
             0
         }
@@ -88,7 +89,7 @@ export! {
             // SAFETY: contract of `rdma_get_remote_ece` (man page): `id` is live and `ece` is valid; both are not
             // null.
             unsafe {
-                let Ece { vendor_id, options } = id::object(id).lock_state().remote_ece;
+                let Ece { vendor_id, options } = id::object(id).lock_state().remote_ece();
                 *ece = [vendor_id, options, 0];
             }
             0

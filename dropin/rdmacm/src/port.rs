@@ -13,10 +13,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use farcall_softnic::{admit_group, rendezvous_directory};
 use farcall_wire::cm::{PortSpace, socket_name};
 use rustix::io::Errno as OsError;
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{self, SocketAddrUnix};
 
 use crate::connection_journal::{ConnectionJournal, JournaledConnection, RecordIndex};
 use crate::errno::{Errno, invalid, refused, system};
+use crate::local_socket::socket;
 use crate::port_locks::PortLocks;
 use crate::{address, shared};
 
@@ -26,16 +27,6 @@ const EPHEMERAL_FIRST: u16 = 49_152;
 const EPHEMERAL_COUNT: u16 = 16_384;
 /// Backlog of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-
-/// Creates an unnamed socket.
-///
-/// # Errors
-/// Returns the kernel's error.
-pub fn socket() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(system("no socket for an end"))
-}
 
 /// The locks of a process: a forked child has none of its parent's.
 struct Locks {

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-use crate::connection_manager::{ConnectionManager, WAKE};
+use crate::connection_manager::ConnectionManager;
 use crate::errno::{Errno, system};
 use crate::own_libibverbs;
+use crate::token::WAKE;
 
 /// Stack size of the thread, whose calls are not deeply nested.
 const STACK_BYTES: usize = 256 << 10;
@@ -112,9 +113,19 @@ fn wait_and_work(service: &Service, poll: &OwnedFd, deadline: Option<Instant>) -
     next
 }
 
+/// Enables connections with other hosts.
+///
+/// # Errors
+/// Returns the error of libibverbs or of the kernel.
+pub fn open_remote(manager: &mut ConnectionManager) -> Result<(), Errno> {
+    manager.open_remote()?;
+    disconnect_at_exit();
+    Ok(())
+}
+
 /// Makes this process disconnect from its peers on other hosts when it exits normally, and wait until they have
 /// confirmed it.
-pub fn disconnect_at_exit() {
+fn disconnect_at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: `leave` exists until the process exits, because the library is never unloaded (`-z nodelete`).

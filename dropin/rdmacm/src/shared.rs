@@ -14,7 +14,7 @@ use farcall_wire::cm::{PortSpace, socket_name};
 use rustix::net::{self, SocketAddrUnix};
 
 use crate::errno::Errno;
-use crate::{address, port};
+use crate::{address, local_socket};
 
 /// Backlog of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -75,7 +75,7 @@ fn publish_in(directory: &Path, space: PortSpace, addresses: &[SocketAddr]) -> i
     // A socket has only one name; the names by which it is found are links to it.
     let unique = RandomState::new().build_hasher().finish() as u32;
     let first = directory.join(format!("cm-v1-{}-{unique:08x}.sock", process::id()));
-    let socket = port::socket().map_err(io::Error::from_raw_os_error)?;
+    let socket = local_socket::socket().map_err(io::Error::from_raw_os_error)?;
     net::bind(&socket, &SocketAddrUnix::new(&first)?)?;
     let mut published = Published { socket, paths: vec![first.clone()] };
     admit_group(&first).map_err(io::Error::other)?;
@@ -111,7 +111,7 @@ fn claim(socket: &Path, name: &Path) -> io::Result<()> {
 
 /// Returns whether a process listens at a name. That process sees a connection that is closed at once.
 fn has_owner(name: &Path) -> io::Result<bool> {
-    let visitor = port::socket().map_err(io::Error::from_raw_os_error)?;
+    let visitor = local_socket::socket().map_err(io::Error::from_raw_os_error)?;
     Ok(!matches!(
         net::connect(&visitor, &SocketAddrUnix::new(name)?),
         Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT)

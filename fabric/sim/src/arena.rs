@@ -32,14 +32,12 @@ impl<T> Arena<T> {
         self.slots.get_mut(id as usize)?.as_deref_mut()
     }
 
-    /// Removes an object: permanently, or until [`Arena::reinsert`], so that the rest of the world can be changed while
-    /// the object is in use.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Box<T>> {
         self.slots.get_mut(id as usize)?.take()
     }
 
-    pub(crate) fn reinsert(&mut self, id: u32, object: Box<T>) {
-        self.slots[id as usize] = Some(object);
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(Option::as_deref_mut)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {

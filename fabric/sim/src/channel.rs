@@ -1,7 +1,9 @@
-//! Completion channels, with simulated descriptors.
+//! Completion channels and opened devices: events for programs, with simulated descriptors.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
+
+use farcall_verbs::AsyncEvent;
 
 use crate::packet::Node;
 
@@ -40,10 +42,40 @@ impl Descriptor {
     }
 }
 
-/// The device's state of a channel.
-pub(crate) struct Channel {
-    pub(crate) node: Node,
-    pub(crate) events: VecDeque<u32>,
+/// Events of a node that wait for its program.
+pub(crate) struct PendingEvents<T> {
+    node: Node,
+    events: VecDeque<T>,
+}
+
+/// The device's state of a channel: the completion queues with an event.
+pub(crate) type Channel = PendingEvents<u32>;
+
+/// An opened device.
+pub(crate) type OpenDevice = PendingEvents<AsyncEvent>;
+
+impl<T> PendingEvents<T> {
+    pub(crate) fn new(node: Node) -> Self {
+        Self { node, events: VecDeque::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Appends an event; returns the node.
+    pub(crate) fn push(&mut self, event: T) -> Node {
+        self.events.push_back(event);
+        self.node
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        self.events.pop_front()
+    }
+
+    pub(crate) fn retain(&mut self, is_kept: impl FnMut(&T) -> bool) {
+        self.events.retain(is_kept);
+    }
 }
 
 #[cfg(test)]

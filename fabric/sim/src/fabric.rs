@@ -38,8 +38,8 @@ impl Fabric {
 
     fn charged(&self, cost_ns: fn(&Params) -> u64) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        let ns = cost_ns(&state.params);
-        state.charge(ns);
+        let ns = cost_ns(&state.devices.params);
+        state.devices.scheduler.time.charge(ns);
         state
     }
 }

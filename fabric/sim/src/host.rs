@@ -29,7 +29,7 @@ impl Host {
 
     /// Charges a computation of `duration`: later effects of the present step, and the next step, are delayed by it.
     pub fn compute(&self, duration: Duration) {
-        self.fabric.lock().charge(duration.as_nanos() as u64);
+        self.fabric.lock().devices.scheduler.time.charge(duration.as_nanos() as u64);
     }
 
     /// Listens for pipes; returns `None` if the port has a listener already.
@@ -51,6 +51,6 @@ pub struct HostClock {
 
 impl Clock for HostClock {
     fn now(&self) -> Nanos {
-        Nanos(self.fabric.lock().effect_ns())
+        Nanos(self.fabric.lock().devices.scheduler.time.effect_ns())
     }
 }

@@ -14,8 +14,9 @@
 //! | file | contents |
 //! |---|---|
 //! | `world`, `task` | the steps of the world, and the scheduling of endpoints |
-//! | `state`, `queue` | all objects, the clock, the event queue |
-//! | `network`, `packet` | nodes, packets between them, faults |
+//! | `state`, `devices` | all objects, and the effect of each event |
+//! | `timeline`, `queue`, `trace` | the clock, the event queue, the records of what happened |
+//! | `network`, `node`, `packet` | nodes, packets between them, faults |
 //! | `qp` | the transport's interface to the device, and posting |
 //! | `memory`, `placement` | regions, their checks, placement of payload |
 //! | `cq`, `srq`, `receive`, `channel`, `pipe` | the device's state of queues, channels and pipes |
@@ -38,10 +39,12 @@ mod channel;
 pub mod check;
 mod cq;
 mod device;
+mod devices;
 mod fabric;
 mod host;
 mod memory;
 mod network;
+mod node;
 mod packet;
 mod pages;
 mod params;
@@ -55,6 +58,7 @@ mod socket;
 mod srq;
 mod state;
 mod task;
+mod timeline;
 mod trace;
 mod world;
 

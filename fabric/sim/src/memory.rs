@@ -1,11 +1,14 @@
 //! Registered memory: the table of regions, their checks, and the only code with which simulated devices access memory.
 
+use std::collections::BTreeMap;
 use std::ptr;
 
 use farcall_verbs::{Access, Error, Result, Sge};
 
+use crate::arena::Arena;
 use crate::packet::Node;
-use crate::state::State;
+use crate::task::Scheduler;
+use crate::timeline::Timeline;
 use crate::trace::{RecordKind, hash_bytes};
 
 /// Maximum length of a region in bytes.
@@ -21,13 +24,13 @@ pub(crate) const fn remote_addr(id: u32) -> u64 {
 }
 
 /// The device's state of a region.
-pub(crate) struct Mr {
-    pub(crate) node: Node,
-    pub(crate) pd: u32,
-    pub(crate) key: u32,
-    pub(crate) addr: u64,
-    pub(crate) len: u64,
-    pub(crate) access: Access,
+struct Mr {
+    node: Node,
+    pd: u32,
+    key: u32,
+    addr: u64,
+    len: u64,
+    access: Access,
 }
 
 impl Mr {
@@ -46,7 +49,29 @@ pub(crate) struct Admitted {
     pub(crate) len: u64,
 }
 
-impl State {
+/// The regions of a node by key.
+struct Keys {
+    regions: BTreeMap<u32, u32>,
+    next_key: u32,
+}
+
+/// The regions of all nodes.
+#[derive(Default)]
+pub(crate) struct Memory {
+    regions: Arena<Mr>,
+    nodes: Vec<Keys>,
+}
+
+impl Memory {
+    pub(crate) fn add_node(&mut self, first_key: u32) {
+        self.nodes.push(Keys { regions: BTreeMap::new(), next_key: first_key });
+    }
+
+    /// Returns the number of regions.
+    pub(crate) fn len(&self) -> usize {
+        self.regions.len()
+    }
+
     /// Checks whether a key of a node permits the access `need` to `len` bytes at `addr`, a local or remote address,
     /// within a protection domain.
     pub(crate) fn admit(
@@ -56,8 +81,8 @@ impl State {
         (addr, len): (u64, u64),
         need: Access,
     ) -> Option<Admitted> {
-        let id = *self.nodes.get(node as usize)?.keys.get(&key)?;
-        let mr = self.mrs.get(id)?;
+        let id = *self.nodes.get(node as usize)?.regions.get(&key)?;
+        let mr = self.regions.get(id)?;
         let addr =
             if addr < NAMES { addr } else { addr.checked_sub(remote_addr(id))?.checked_add(mr.addr)? };
         let fits = mr.pd == pd && mr.access.contains(need) && mr.holds(addr, len);
@@ -65,7 +90,7 @@ impl State {
     }
 
     /// Copies bytes out of admitted memory.
-    pub(crate) fn fetch(&mut self, from: Admitted) -> Vec<u8> {
+    pub(crate) fn fetch(&self, time: &mut Timeline, from: Admitted) -> Vec<u8> {
         let mut bytes = vec![0; from.len as usize];
         let source = ptr::with_exposed_provenance::<u8>(from.addr as usize);
         // SAFETY: `admit` found the bytes inside a registered region, and `ProtectionDomain::reg_mr` requires that the
@@ -73,12 +98,12 @@ impl State {
         // is concurrent: a world runs on one thread at a time, under its lock.
         unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         let offset = self.offset_in(from);
-        self.note(RecordKind::Fetch, [u64::from(from.mr), offset, from.len, hash_bytes(&bytes)]);
+        time.note(RecordKind::Fetch, [u64::from(from.mr), offset, from.len, hash_bytes(&bytes)]);
         bytes
     }
 
     /// Copies bytes into admitted memory immediately.
-    pub(crate) fn store(&mut self, to: Admitted, bytes: &[u8]) {
+    pub(crate) fn store(&self, scheduler: &mut Scheduler, to: Admitted, bytes: &[u8]) {
         assert_eq!(to.len, bytes.len() as u64, "as many bytes as were admitted");
         let target = ptr::with_exposed_provenance_mut::<u8>(to.addr as usize);
         // SAFETY: `admit` found the bytes inside a registered region, which stays mapped until an endpoint deregisters
@@ -86,15 +111,20 @@ impl State {
         // the device may write (contract of `ProtectionDomain::reg_mr`).
         unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         let offset = self.offset_in(to);
-        self.note(RecordKind::Place, [u64::from(to.mr), offset, to.len, hash_bytes(bytes)]);
-        if let Some(node) = self.mrs.get(to.mr).map(|mr| mr.node) {
-            self.memory_changed(node);
+        scheduler.time.note(RecordKind::Place, [u64::from(to.mr), offset, to.len, hash_bytes(bytes)]);
+        if let Some(node) = self.regions.get(to.mr).map(|mr| mr.node) {
+            scheduler.memory_changed(node);
         }
+    }
+
+    /// Returns whether the region of admitted memory is still registered.
+    pub(crate) fn contains(&self, place: Admitted) -> bool {
+        self.regions.get(place.mr).is_some()
     }
 
     /// Returns the offset in the region, which is the same in every run, unlike the address.
     fn offset_in(&self, place: Admitted) -> u64 {
-        self.mrs.get(place.mr).map_or(0, |mr| place.addr - mr.addr)
+        self.regions.get(place.mr).map_or(0, |mr| place.addr - mr.addr)
     }
 
     /// Admits `len` bytes from `offset` of a scatter or gather list, element by element.
@@ -121,32 +151,34 @@ impl State {
         (len == 0).then_some(pieces)
     }
 
-    pub(crate) fn fetch_list(&mut self, pieces: &[Admitted]) -> Vec<u8> {
+    pub(crate) fn fetch_list(&self, time: &mut Timeline, pieces: &[Admitted]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for piece in pieces {
-            bytes.extend(self.fetch(*piece));
+            bytes.extend(self.fetch(time, *piece));
         }
         bytes
     }
 
-    pub(crate) fn store_list(&mut self, pieces: &[Admitted], bytes: &[u8]) {
+    pub(crate) fn store_list(&self, scheduler: &mut Scheduler, pieces: &[Admitted], bytes: &[u8]) {
         let mut rest = bytes;
         for piece in pieces {
             let (now, later) = rest.split_at((piece.len as usize).min(rest.len()));
-            self.store(Admitted { len: now.len() as u64, ..*piece }, now);
+            self.store(scheduler, Admitted { len: now.len() as u64, ..*piece }, now);
             rest = later;
         }
     }
 
+    /// Registers memory, unless the node has `limit` regions; returns the region's number and key.
     pub(crate) fn register(
         &mut self,
+        time: &mut Timeline,
         (node, pd): (Node, u32),
         (addr, len): (u64, u64),
         access: Access,
+        limit: u32,
     ) -> Result<(u32, u32)> {
-        let limit = self.params.limits.mrs;
-        let of_node = &mut self.nodes[node as usize];
-        if of_node.keys.len() >= limit as usize {
+        let keys = &mut self.nodes[node as usize];
+        if keys.regions.len() >= limit as usize {
             return Err(Error::Exhausted {
                 operation: "reg_mr",
                 what: "memory regions",
@@ -154,21 +186,20 @@ impl State {
                 remedy: "deregister some, or register larger ones",
             });
         }
-        let key = of_node.next_key;
+        let key = keys.next_key;
         // Keys are not consecutive, so that a neighbouring number is not a valid key.
-        of_node.next_key = of_node.next_key.wrapping_add(0x0001_0301);
-        let id = self.mrs.insert(Mr { node, pd, key, addr, len, access });
-        self.nodes[node as usize].keys.insert(key, id);
-        self.note(RecordKind::Create, [1, u64::from(id), u64::from(key), len]);
+        keys.next_key = keys.next_key.wrapping_add(0x0001_0301);
+        let id = self.regions.insert(Mr { node, pd, key, addr, len, access });
+        keys.regions.insert(key, id);
+        time.note(RecordKind::Create, [1, u64::from(id), u64::from(key), len]);
         Ok((id, key))
     }
 
-    pub(crate) fn deregister(&mut self, id: u32) {
-        // Chunks in flight are placed first: deregistration waits for accesses in progress.
-        self.place_all_in(id);
-        if let Some(mr) = self.mrs.remove(id) {
-            self.nodes[mr.node as usize].keys.remove(&mr.key);
-            self.note(RecordKind::Destroy, [1, u64::from(id), 0, 0]);
+    /// Removes a region, of which no chunk is scheduled for placement.
+    pub(crate) fn deregister(&mut self, time: &mut Timeline, id: u32) {
+        if let Some(mr) = self.regions.remove(id) {
+            self.nodes[mr.node as usize].regions.remove(&mr.key);
+            time.note(RecordKind::Destroy, [1, u64::from(id), 0, 0]);
         }
     }
 }

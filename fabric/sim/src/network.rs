@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::node::Nodes;
 use crate::packet::{Frame, Node};
 use crate::queue::Event;
-use crate::state::State;
+use crate::rng::Stream;
+use crate::timeline::Timeline;
 use crate::trace::RecordKind;
 
 /// Faults and delays between nodes. Rates are in millionths of packets.
@@ -82,7 +84,10 @@ const HEADERS_BYTES: u64 = 64;
 
 /// State of the network between nodes.
 pub(crate) struct Network {
-    pub(crate) faults: Faults,
+    faults: Faults,
+    random: Stream,
+    /// Random numbers of congestion marks.
+    marks: Stream,
     /// Bottlenecks by the node after them, and the time at which each has forwarded all of its packets.
     bottlenecks: BTreeMap<Node, (Bottleneck, u64)>,
     /// Ordered pairs of nodes between which no packet passes.
@@ -92,9 +97,18 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new(faults: Faults) -> Self {
+    /// Creates a network; `marks` decides which packets are marked as by congestion, `random` all other faults.
+    pub(crate) fn new(faults: Faults, random: Stream, marks: Stream) -> Self {
         let (bottlenecks, cut, arrived_by_ns) = Default::default();
-        Self { faults, bottlenecks, cut, arrived_by_ns }
+        Self { faults, random, marks, bottlenecks, cut, arrived_by_ns }
+    }
+
+    pub(crate) fn faults(&self) -> Faults {
+        self.faults
+    }
+
+    pub(crate) fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
     }
 
     pub(crate) fn add_bottleneck(&mut self, to: Node, bottleneck: Bottleneck) {
@@ -116,79 +130,56 @@ impl Network {
     pub(crate) fn heal(&mut self) {
         self.cut.clear();
     }
-}
 
-impl State {
     /// Sends a packet at the present time.
-    pub(crate) fn send(&mut self, mut frame: Frame) {
-        let faults = self.network.faults;
+    pub(crate) fn send(&mut self, time: &mut Timeline, nodes: &Nodes, mut frame: Frame) {
+        let faults = self.faults;
         let way = (frame.src, frame.dst);
         let ids = [
-            direction_number(way),
+            frame.direction(),
             u64::from(frame.src_qpn) << 32 | u64::from(frame.packet.dest_qpn),
             u64::from(frame.packet.psn.number()),
         ];
         let note = [ids[0], ids[1], ids[2], u64::from(frame.packet.opcode())];
-        self.note(RecordKind::Send, note);
-        let is_dead = !self.nodes[way.0 as usize].is_alive || !self.nodes[way.1 as usize].is_alive;
-        if is_dead || self.network.is_cut(way.0, way.1) || self.network_rng.chance_ppm(faults.loss_ppm) {
-            self.note(RecordKind::Drop, note);
+        time.note(RecordKind::Send, note);
+        let is_dead = !nodes.is_alive(way.0) || !nodes.is_alive(way.1);
+        if is_dead || self.is_cut(way.0, way.1) || self.random.chance_ppm(faults.loss_ppm) {
+            time.note(RecordKind::Drop, note);
             return;
         }
-        if faults.mark_ppm > 0 && self.marks_rng.chance_ppm(faults.mark_ppm) {
+        if faults.mark_ppm > 0 && self.marks.chance_ppm(faults.mark_ppm) {
             frame.is_marked = true;
         }
-        if self.network_rng.chance_ppm(faults.duplicate_ppm) {
-            self.note(RecordKind::Duplicate, note);
-            let at_ns = self.detour_ns();
-            self.at(at_ns, Event::Arrive(Box::new(frame.clone())));
+        if self.random.chance_ppm(faults.duplicate_ppm) {
+            time.note(RecordKind::Duplicate, note);
+            let at_ns = self.detour_ns(time.now_ns());
+            time.at(at_ns, Event::Arrive(Box::new(frame.clone())));
         }
-        let at_ns = if self.network_rng.chance_ppm(faults.reorder_ppm) {
-            self.note(RecordKind::Reorder, note);
-            self.detour_ns()
+        let at_ns = if self.random.chance_ppm(faults.reorder_ppm) {
+            time.note(RecordKind::Reorder, note);
+            self.detour_ns(time.now_ns())
         } else {
-            let delay_ns = self.network_rng.between(faults.delay_min_ns, faults.delay_max_ns);
-            let last = self.network.arrived_by_ns.entry(way).or_default();
-            *last = (*last + 1).max(self.now_ns + delay_ns);
+            let delay_ns = self.random.between(faults.delay_min_ns, faults.delay_max_ns);
+            let last = self.arrived_by_ns.entry(way).or_default();
+            *last = (*last + 1).max(time.now_ns() + delay_ns);
             *last
         };
         let at_ns = self.pass_bottleneck(at_ns, &mut frame);
-        self.at(at_ns, Event::Arrive(Box::new(frame)));
+        time.at(at_ns, Event::Arrive(Box::new(frame)));
     }
 
     /// Returns the arrival time of a packet that reaches the last port at `at_ns`.
     fn pass_bottleneck(&mut self, at_ns: u64, frame: &mut Frame) -> u64 {
-        let Some((bottleneck, free_ns)) = self.network.bottlenecks.get_mut(&frame.dst) else { return at_ns };
+        let Some((bottleneck, free_ns)) = self.bottlenecks.get_mut(&frame.dst) else { return at_ns };
         let queued_bytes = free_ns.saturating_sub(at_ns) * bottleneck.bytes_per_s / 1_000_000_000;
-        frame.is_marked |= self.marks_rng.chance_ppm(bottleneck.marked_ppm(queued_bytes));
+        frame.is_marked |= self.marks.chance_ppm(bottleneck.marked_ppm(queued_bytes));
         let len_bytes = frame.payload.len() as u64 + HEADERS_BYTES;
         *free_ns = at_ns.max(*free_ns) + len_bytes * 1_000_000_000 / bottleneck.bytes_per_s.max(1);
         *free_ns
     }
 
-    fn detour_ns(&mut self) -> u64 {
-        let faults = self.network.faults;
-        self.now_ns + faults.delay_min_ns + self.network_rng.between(1, faults.detour_max_ns.max(1))
+    fn detour_ns(&mut self, now_ns: u64) -> u64 {
+        let faults = self.faults;
+        now_ns + faults.delay_min_ns + self.random.between(1, faults.detour_max_ns.max(1))
     }
-
-    pub(crate) fn arrive(&mut self, frame: Frame) {
-        let note = [
-            direction_number((frame.src, frame.dst)),
-            u64::from(frame.packet.dest_qpn),
-            u64::from(frame.packet.psn.number()),
-            u64::from(frame.packet.opcode()),
-        ];
-        let node = self.nodes.get(frame.dst as usize).filter(|node| node.is_alive);
-        let qp = node.and_then(|node| node.qps.get(&frame.packet.dest_qpn).copied());
-        let Some(qp) = qp else {
-            self.note(RecordKind::Ignore, note);
-            return;
-        };
-        self.note(RecordKind::Arrive, note);
-        self.with_qp(qp, |transport, nic| nic.arrived(transport, &frame));
-    }
-}
-
-fn direction_number((from, to): (Node, Node)) -> u64 {
-    u64::from(from) << 32 | u64::from(to)
 }

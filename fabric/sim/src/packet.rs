@@ -20,3 +20,10 @@ pub(crate) struct Frame {
     /// Whether it met congestion.
     pub(crate) is_marked: bool,
 }
+
+impl Frame {
+    /// Returns source and destination as one number, for records.
+    pub(crate) fn direction(&self) -> u64 {
+        u64::from(self.src) << 32 | u64::from(self.dst)
+    }
+}

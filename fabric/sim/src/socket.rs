@@ -1,15 +1,13 @@
 //! The programs' handles of pipes and listeners, for bootstrap.
 
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::channel::Descriptor;
 use crate::fabric::Fabric;
 use crate::packet::{Node, NodeId};
-use crate::pipe::{End, Item, Listening, PipeState};
-use crate::queue::Event;
+use crate::state::State;
 
 /// One end of a pipe, owned by a program. Dropping it closes the pipe.
 pub struct Pipe {
@@ -19,11 +17,8 @@ pub struct Pipe {
 
 impl Pipe {
     pub(crate) fn dial(fabric: &Arc<Fabric>, node: Node, to: Node, port: u16) -> Self {
-        let mut state = fabric.call();
-        let id = state.ends.insert(End::dialling(node, to, port));
-        let at_ns = state.effect_ns() + state.pipe_delay_ns();
-        state.at(at_ns, Event::Dial { end: id, attempt: 0 });
-        drop(state);
+        let State { devices, pipes, .. } = &mut *fabric.call();
+        let id = pipes.dial(devices, node, to, port);
         Self { fabric: fabric.clone(), id }
     }
 
@@ -33,21 +28,7 @@ impl Pipe {
     /// Returns `WouldBlock` if no bytes are available, and `ConnectionReset` or `ConnectionRefused` if the pipe was
     /// reset or never established.
     pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut state = self.fabric.call();
-        let end = state.ends.get_mut(self.id).ok_or(ErrorKind::ConnectionReset)?;
-        if end.state == PipeState::Reset {
-            return Err(ErrorKind::ConnectionReset.into());
-        }
-        let got = end.inbox.len().min(bytes.len());
-        for (to, from) in bytes.iter_mut().zip(end.inbox.drain(..got)) {
-            *to = from;
-        }
-        match end.state {
-            _ if got > 0 => Ok(got),
-            PipeState::Closed => Ok(0),
-            PipeState::Refused => Err(ErrorKind::ConnectionRefused.into()),
-            _ => Err(ErrorKind::WouldBlock.into()),
-        }
+        Ok(self.fabric.call().pipes.read(self.id, bytes)?)
     }
 
     /// Sends all bytes.
@@ -55,21 +36,8 @@ impl Pipe {
     /// # Errors
     /// Returns `BrokenPipe` if the pipe has ended or was never established.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut state = self.fabric.call();
-        let end = state.ends.get_mut(self.id).ok_or(ErrorKind::BrokenPipe)?;
-        match (end.state, end.peer) {
-            (PipeState::Dialling, _) => end.unsent.extend_from_slice(bytes),
-            (PipeState::Open, Some(peer)) => {
-                if state.ends.get(peer).is_some() {
-                    state.send_bytes(peer, bytes);
-                } else {
-                    // The other side no longer exists, and its kernel sends a reset.
-                    state.send_item(self.id, Item::Reset);
-                }
-            }
-            _ => return Err(ErrorKind::BrokenPipe.into()),
-        }
-        Ok(())
+        let State { devices, pipes, .. } = &mut *self.fabric.call();
+        Ok(pipes.write(devices, self.id, bytes)?)
     }
 
     /// Returns the descriptor to wait on: it is ready when bytes are available or the pipe has ended.
@@ -79,14 +47,14 @@ impl Pipe {
 
     /// Returns the node at the other end.
     pub fn peer(&self) -> NodeId {
-        let state = self.fabric.lock();
-        NodeId(state.ends.get(self.id).map_or(u32::MAX, |end| end.peer_node))
+        NodeId(self.fabric.lock().pipes.peer_node(self.id).unwrap_or(u32::MAX))
     }
 }
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        self.fabric.call().drop_end(self.id);
+        let State { devices, pipes, .. } = &mut *self.fabric.call();
+        pipes.drop_end(devices, self.id);
     }
 }
 
@@ -98,21 +66,13 @@ pub struct Listener {
 
 impl Listener {
     pub(crate) fn open(fabric: &Arc<Fabric>, node: Node, port: u16) -> Option<Self> {
-        let mut state = fabric.call();
-        if state.nodes[node as usize].listeners.contains_key(&port) {
-            return None;
-        }
-        let id = state.listeners.insert(Listening { node, port, backlog: VecDeque::new() });
-        state.nodes[node as usize].listeners.insert(port, id);
-        drop(state);
+        let id = fabric.call().pipes.listen(node, port)?;
         Some(Self { fabric: fabric.clone(), id })
     }
 
     /// Returns the next pipe opened to this port.
     pub fn accept(&mut self) -> Option<Pipe> {
-        let mut state = self.fabric.call();
-        let id = state.listeners.get_mut(self.id)?.backlog.pop_front()?;
-        drop(state);
+        let id = self.fabric.call().pipes.accept(self.id)?;
         Some(Pipe { fabric: self.fabric.clone(), id })
     }
 
@@ -124,14 +84,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut state = self.fabric.call();
-        let Some(listening) = state.listeners.remove(self.id) else { return };
-        let listeners = &mut state.nodes[listening.node as usize].listeners;
-        if listeners.get(&listening.port) == Some(&self.id) {
-            listeners.remove(&listening.port);
-        }
-        for end in listening.backlog {
-            state.drop_end(end);
-        }
+        let State { devices, pipes, .. } = &mut *self.fabric.call();
+        pipes.drop_listener(devices, self.id);
     }
 }

@@ -1,53 +1,68 @@
 //! Shared receive queues.
 
-use farcall_verbs::AsyncEventKind;
+use farcall_verbs::{Error, RecvRules, RecvWr, SrqCap};
 
 use crate::receive::{Receive, ReceiveQueue};
-use crate::state::State;
-use crate::trace::RecordKind;
 
 /// The device's state of a shared receive queue.
 pub(crate) struct Srq {
-    pub(crate) context: u32,
-    pub(crate) queue: ReceiveQueue,
-    pub(crate) max_sge: u32,
+    context: u32,
+    queue: ReceiveQueue,
+    max_sge: u32,
     /// The limit event is raised when fewer receives remain; 0 means not armed.
-    pub(crate) limit: u32,
-    pub(crate) is_owned: bool,
+    limit: u32,
+    is_owned: bool,
 }
 
-impl State {
-    /// Takes the next receive of a shared queue if `will_do` returns true for it.
-    pub(crate) fn take_shared_if(&mut self, id: u32, will_do: impl Fn(&Receive) -> bool) -> Option<Receive> {
-        let srq = self.srqs.get_mut(id)?;
-        let receive = srq.queue.pop_if(will_do)?;
-        srq.queue.release();
-        self.raise_limit_event(id);
+impl Srq {
+    pub(crate) fn new(context: u32, max_wr: u32, max_sge: u32) -> Self {
+        let queue = ReceiveQueue::new(RecvRules::of_srq(max_wr, max_sge), max_wr);
+        Self { context, queue, max_sge, limit: 0, is_owned: true }
+    }
+
+    pub(crate) fn context(&self) -> u32 {
+        self.context
+    }
+
+    pub(crate) fn cap(&self) -> SrqCap {
+        SrqCap { max_wr: self.queue.max_wr(), max_sge: self.max_sge, srq_limit: self.limit }
+    }
+
+    pub(crate) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
+        self.queue.push(wr)
+    }
+
+    /// Takes the next receive if `will_do` returns true for it.
+    pub(crate) fn take_if(&mut self, will_do: impl Fn(&Receive) -> bool) -> Option<Receive> {
+        let receive = self.queue.pop_if(will_do)?;
+        self.queue.release();
         Some(receive)
     }
 
-    /// Raises the limit event, once, if fewer receives remain than the limit.
-    pub(crate) fn raise_limit_event(&mut self, id: u32) {
-        let Some(srq) = self.srqs.get_mut(id) else { return };
-        if (srq.queue.len() as u32) < srq.limit {
-            srq.limit = 0;
-            let context = srq.context;
-            self.async_event(context, AsyncEventKind::SrqLimitReached, id);
-        }
-    }
-}
-
-impl State {
-    pub(crate) fn users_of(&self, srq: u32) -> usize {
-        self.qps.iter().filter(|(_, qp)| qp.device.srq == Some(srq)).count()
+    /// Changes the maximum number of receives; returns false if more are outstanding.
+    pub(crate) fn resize(&mut self, max_wr: u32) -> bool {
+        self.queue.resize(RecvRules::of_srq(max_wr, self.max_sge), max_wr)
     }
 
-    /// Removes a shared queue that has neither owner nor users.
-    pub(crate) fn release_srq(&mut self, id: u32) {
-        let is_owned = self.srqs.get(id).is_none_or(|srq| srq.is_owned);
-        if !is_owned && self.users_of(id) == 0 {
-            self.srqs.remove(id);
-            self.note(RecordKind::Destroy, [2, u64::from(id), 0, 0]);
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+    }
+
+    /// Returns whether the limit event is due, once, because fewer receives remain than the limit.
+    pub(crate) fn has_reached_limit(&mut self) -> bool {
+        if (self.queue.len() as u32) < self.limit {
+            self.limit = 0;
+            return true;
         }
+        false
+    }
+
+    /// Records that the program has destroyed its handle.
+    pub(crate) fn disown(&mut self) {
+        self.is_owned = false;
+    }
+
+    pub(crate) fn is_owned(&self) -> bool {
+        self.is_owned
     }
 }

@@ -6,13 +6,16 @@
 //! until idle, arm, progress once more, sleep on the wait set.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use farcall_verbs::{Nanos, Progress};
 
-use crate::channel::Descriptor;
+use crate::arena::Arena;
 use crate::packet::Node;
+use crate::params::Params;
 use crate::queue::Event;
-use crate::state::State;
+use crate::rng::Stream;
+use crate::timeline::Timeline;
 use crate::trace::RecordKind;
 
 /// Wait strategy of an endpoint's driver.
@@ -34,10 +37,10 @@ pub(crate) enum Phase {
 }
 
 /// Scheduling state of an endpoint.
-pub(crate) struct Task {
-    pub(crate) node: Node,
+struct Task {
+    node: Node,
     waiting: WaitStrategy,
-    pub(crate) phase: Phase,
+    phase: Phase,
     fds: Vec<RawFd>,
     /// Changes when a scheduled step becomes invalid.
     incarnation: u64,
@@ -51,7 +54,37 @@ pub(crate) enum Outcome {
     Armed(bool),
 }
 
-impl State {
+/// The endpoints of all nodes, and the time in which they run.
+pub(crate) struct Scheduler {
+    pub(crate) time: Timeline,
+    params: Arc<Params>,
+    random: Stream,
+    tasks: Arena<Task>,
+    of_node: Vec<Vec<u32>>,
+}
+
+impl Scheduler {
+    /// Creates a scheduler that draws the numbers of [`Purpose::World`](crate::rng::Purpose::World) from `random`.
+    pub(crate) fn new(time: Timeline, params: Arc<Params>, random: Stream) -> Self {
+        Self { time, params, random, tasks: Arena::default(), of_node: Vec::new() }
+    }
+
+    /// Adds a node. Returns the random numbers of its first queue pair and its first key.
+    pub(crate) fn add_node(&mut self) -> (u32, u32) {
+        self.of_node.push(Vec::new());
+        let first_qpn = self.random.between(2, 1 << 16) as u32;
+        let first_key = self.random.between(1 << 12, 1 << 28) as u32;
+        (first_qpn, first_key)
+    }
+
+    pub(crate) fn tasks_of(&self, node: Node) -> &[u32] {
+        &self.of_node[node as usize]
+    }
+
+    pub(crate) fn phase(&self, id: u32) -> Option<Phase> {
+        self.tasks.get(id).map(|task| task.phase)
+    }
+
     pub(crate) fn add_task(&mut self, node: Node, waiting: WaitStrategy) -> u32 {
         let id = self.tasks.insert(Task {
             node,
@@ -62,16 +95,15 @@ impl State {
             busy_until_ns: 0,
             idle_polls: 0,
         });
-        self.nodes[node as usize].tasks.push(id);
-        let pause_ns = self.world_rng.between(0, 1_000);
-        let at_ns = self.now_ns + pause_ns;
-        self.at(at_ns, Event::Step { task: id, incarnation: 0 });
+        self.of_node[node as usize].push(id);
+        let at_ns = self.time.now_ns() + self.random.between(0, 1_000);
+        self.time.at(at_ns, Event::Step { task: id, incarnation: 0 });
         id
     }
 
     pub(crate) fn remove_task(&mut self, id: u32) {
         if let Some(task) = self.tasks.remove(id) {
-            self.nodes[task.node as usize].tasks.retain(|other| *other != id);
+            self.of_node[task.node as usize].retain(|other| *other != id);
         }
     }
 
@@ -85,17 +117,21 @@ impl State {
             task.phase = Phase::Step;
         }
         let phase = task.phase as u64;
-        self.running = Some(id);
-        self.debt_ns = self.params.step_ns;
-        self.note(RecordKind::Step, [u64::from(id), phase, 0, 0]);
+        self.time.begin_step(self.params.step_ns);
+        self.time.note(RecordKind::Step, [u64::from(id), phase, 0, 0]);
         Some(id)
     }
 
-    /// Schedules the next step according to the result of this one.
-    pub(crate) fn end_step(&mut self, id: u32, outcome: Outcome, fds: &[RawFd]) {
-        let debt_ns = std::mem::take(&mut self.debt_ns);
-        self.running = None;
-        let busy_until_ns = self.now_ns + debt_ns;
+    /// Schedules the next step according to the result of this one. `is_readable` returns whether a descriptor is
+    /// ready.
+    pub(crate) fn end_step(
+        &mut self,
+        id: u32,
+        outcome: Outcome,
+        fds: &[RawFd],
+        is_readable: impl Fn(RawFd) -> bool,
+    ) {
+        let busy_until_ns = self.time.end_step();
         let (idle_polls, gap_ns) = (self.params.idle_polls, self.params.poll_gap_ns);
         let wake_ns = self.params.wake_ns;
         let Some(task) = self.tasks.get_mut(id) else { return };
@@ -109,14 +145,14 @@ impl State {
             }
             (WaitStrategy::Poll, _, Outcome::Progressed(Progress::Idle { until })) => {
                 if task.idle_polls >= idle_polls {
-                    self.sleep(id, until);
+                    self.sleep(id, until, is_readable);
                     return;
                 }
                 task.idle_polls += 1;
                 (Phase::Step, busy_until_ns + gap_ns)
             }
             (WaitStrategy::Event, Phase::LastPoll, Outcome::Progressed(Progress::Idle { until })) => {
-                self.sleep(id, until);
+                self.sleep(id, until, is_readable);
                 return;
             }
             (WaitStrategy::Event, _, Outcome::Progressed(Progress::Idle { .. })) => {
@@ -134,20 +170,20 @@ impl State {
         task.phase = phase;
         task.incarnation += 1;
         let incarnation = task.incarnation;
-        self.at(at_ns, Event::Step { task: id, incarnation });
+        self.time.at(at_ns, Event::Step { task: id, incarnation });
     }
 
-    fn sleep(&mut self, id: u32, until: Option<Nanos>) {
+    fn sleep(&mut self, id: u32, until: Option<Nanos>, is_readable: impl Fn(RawFd) -> bool) {
         let Some(task) = self.tasks.get_mut(id) else { return };
         task.phase = Phase::Asleep;
         task.incarnation += 1;
         let (incarnation, busy_until_ns) = (task.incarnation, task.busy_until_ns);
-        let is_ready = task.fds.clone().into_iter().any(|fd| self.is_readable(fd));
-        self.note(RecordKind::Sleep, [u64::from(id), until.map_or(u64::MAX, |until| until.0), 0, 0]);
+        let is_ready = task.fds.iter().any(|fd| is_readable(*fd));
+        self.time.note(RecordKind::Sleep, [u64::from(id), until.map_or(u64::MAX, |until| until.0), 0, 0]);
         if is_ready {
             self.wake(id);
         } else if let Some(until) = until {
-            self.at(until.0.max(busy_until_ns), Event::Step { task: id, incarnation });
+            self.time.at(until.0.max(busy_until_ns), Event::Step { task: id, incarnation });
         }
     }
 
@@ -160,11 +196,11 @@ impl State {
         task.idle_polls = 0;
         let (waiting, busy_until_ns) = (task.waiting, task.busy_until_ns);
         let delay_ns = match waiting {
-            WaitStrategy::Poll => self.world_rng.between(0, self.params.poll_gap_ns),
+            WaitStrategy::Poll => self.random.between(0, self.params.poll_gap_ns),
             WaitStrategy::Event => self.params.wake_ns,
         };
-        self.note(RecordKind::Wake, [u64::from(id), 0, 0, 0]);
-        let at_ns = (self.now_ns + delay_ns).max(busy_until_ns);
+        self.time.note(RecordKind::Wake, [u64::from(id), 0, 0, 0]);
+        let at_ns = (self.time.now_ns() + delay_ns).max(busy_until_ns);
         self.plan(id, Phase::Step, at_ns);
     }
 
@@ -180,26 +216,11 @@ impl State {
 
     fn wake_matching(&mut self, node: Node, is_meant: impl Fn(&Task) -> bool) {
         let mut at = 0;
-        while let Some(id) = self.nodes[node as usize].tasks.get(at).copied() {
+        while let Some(id) = self.of_node[node as usize].get(at).copied() {
             at += 1;
             if self.tasks.get(id).is_some_and(|task| task.phase == Phase::Asleep && is_meant(task)) {
                 self.wake(id);
             }
-        }
-    }
-
-    /// Returns whether a descriptor is ready.
-    pub(crate) fn is_readable(&self, fd: RawFd) -> bool {
-        match Descriptor::of(fd) {
-            Some(Descriptor::Channel(id)) => {
-                self.channels.get(id).is_some_and(|channel| !channel.events.is_empty())
-            }
-            Some(Descriptor::Pipe(id)) => self.is_pipe_readable(id),
-            Some(Descriptor::Listener(id)) => self.has_backlog(id),
-            Some(Descriptor::Events(id)) => {
-                self.contexts.get(id).is_some_and(|events| !events.events.is_empty())
-            }
-            None => false,
         }
     }
 }

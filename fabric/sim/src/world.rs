@@ -91,7 +91,7 @@ impl World {
 
     /// Returns the virtual time.
     pub fn now(&self) -> Nanos {
-        Nanos(self.fabric.lock().now_ns)
+        Nanos(self.fabric.lock().devices.now_ns())
     }
 
     /// Starts an endpoint on a node.
@@ -101,7 +101,7 @@ impl World {
         waiting: WaitStrategy,
         endpoint: E,
     ) -> TaskId {
-        let id = self.fabric.lock().add_task(host.node, waiting);
+        let id = self.fabric.lock().devices.scheduler.add_task(host.node, waiting);
         self.programs.resize_with(id as usize + 1, || None);
         self.programs[id as usize] = Some(Box::new(endpoint));
         TaskId(id)
@@ -109,7 +109,7 @@ impl World {
 
     /// Returns a running endpoint for inspection or to give it work; its next step runs as soon as possible.
     pub fn endpoint<E: Endpoint + 'static>(&mut self, task: TaskId) -> Option<&mut E> {
-        self.fabric.lock().wake(task.0);
+        self.fabric.lock().devices.scheduler.wake(task.0);
         self.programs.get_mut(task.0 as usize)?.as_mut()?.as_any_mut().downcast_mut()
     }
 
@@ -122,9 +122,9 @@ impl World {
     /// kernel closes its pipes.
     pub fn kill(&mut self, task: TaskId) {
         {
-            let mut state = self.fabric.lock();
-            state.note(RecordKind::Kill, [u64::from(task.0), 0, 0, 0]);
-            state.remove_task(task.0);
+            let devices = &mut self.fabric.lock().devices;
+            devices.note(RecordKind::Kill, [u64::from(task.0), 0, 0, 0]);
+            devices.scheduler.remove_task(task.0);
         }
         // Outside of the lock, because destructors of the program's objects acquire it.
         drop(self.programs.get_mut(task.0 as usize).and_then(Option::take));
@@ -133,44 +133,44 @@ impl World {
     /// Crashes a node: its endpoints no longer exist, and no peer is notified.
     pub fn crash(&mut self, node: NodeId) {
         let tasks = {
-            let mut state = self.fabric.lock();
-            state.note(RecordKind::Kill, [u64::from(node.0), 1, 0, 0]);
-            state.nodes[node.0 as usize].is_alive = false;
-            state.nodes[node.0 as usize].tasks.clone()
+            let devices = &mut self.fabric.lock().devices;
+            devices.note(RecordKind::Kill, [u64::from(node.0), 1, 0, 0]);
+            devices.nodes.set_alive(node.0, false);
+            devices.scheduler.tasks_of(node.0).to_vec()
         };
         for task in tasks {
-            self.fabric.lock().remove_task(task);
+            self.fabric.lock().devices.scheduler.remove_task(task);
             self.programs[task as usize] = None;
         }
     }
 
     /// Restarts a crashed node, with nothing running on it.
     pub fn restart(&mut self, node: NodeId) {
-        self.fabric.lock().nodes[node.0 as usize].is_alive = true;
+        self.fabric.lock().devices.nodes.set_alive(node.0, true);
     }
 
     /// Returns the present faults of the network.
     pub fn faults(&self) -> Faults {
-        self.fabric.lock().network.faults
+        self.fabric.lock().devices.network.faults()
     }
 
     /// Changes the faults of the network.
     pub fn set_faults(&mut self, faults: Faults) {
-        let mut state = self.fabric.lock();
-        state.network.faults = faults;
-        state.note(RecordKind::Fault, [u64::from(faults.loss_ppm), u64::from(faults.reorder_ppm), 0, 0]);
+        let devices = &mut self.fabric.lock().devices;
+        devices.network.set_faults(faults);
+        devices.note(RecordKind::Fault, [u64::from(faults.loss_ppm), u64::from(faults.reorder_ppm), 0, 0]);
     }
 
     /// Inserts a bottleneck before a node.
     pub fn add_bottleneck(&mut self, to: NodeId, bottleneck: Bottleneck) {
-        self.fabric.lock().network.add_bottleneck(to.0, bottleneck);
+        self.fabric.lock().devices.network.add_bottleneck(to.0, bottleneck);
     }
 
     /// Drops all packets from one node to another from now on.
     pub fn cut(&mut self, from: NodeId, to: NodeId) {
-        let mut state = self.fabric.lock();
-        state.network.set_cut(from.0, to.0, true);
-        state.note(RecordKind::Fault, [u64::from(from.0), u64::from(to.0), 1, 0]);
+        let devices = &mut self.fabric.lock().devices;
+        devices.network.set_cut(from.0, to.0, true);
+        devices.note(RecordKind::Fault, [u64::from(from.0), u64::from(to.0), 1, 0]);
     }
 
     /// Drops all packets between two nodes, in both directions.
@@ -181,9 +181,9 @@ impl World {
 
     /// Ends all partitions.
     pub fn heal(&mut self) {
-        let mut state = self.fabric.lock();
-        state.network.heal();
-        state.note(RecordKind::Fault, [0, 0, 2, 0]);
+        let devices = &mut self.fabric.lock().devices;
+        devices.network.heal();
+        devices.note(RecordKind::Fault, [0, 0, 2, 0]);
     }
 
     /// Handles the next event. Returns false if there is none, in which case nothing will happen without a call.
@@ -199,20 +199,19 @@ impl World {
 
     /// Returns the time of the next event, if there is one.
     pub fn next_event_at(&self) -> Option<Nanos> {
-        self.fabric.lock().next_at_ns().map(Nanos)
+        self.fabric.lock().devices.scheduler.time.next_at_ns().map(Nanos)
     }
 
     /// Handles all events up to a time.
     pub fn run_until(&mut self, until: Nanos) {
         loop {
-            let next_ns = self.fabric.lock().next_at_ns();
+            let next_ns = self.fabric.lock().devices.scheduler.time.next_at_ns();
             if next_ns.is_none_or(|at_ns| at_ns > until.0) {
                 break;
             }
             self.step();
         }
-        let mut state = self.fabric.lock();
-        state.now_ns = state.now_ns.max(until.0);
+        self.fabric.lock().devices.scheduler.time.advance_to(until.0);
     }
 
     /// Handles all events of the next `duration`.
@@ -236,8 +235,8 @@ impl World {
 
     fn run_task(&mut self, task: u32) {
         let (now, phase) = {
-            let state = self.fabric.lock();
-            (Nanos(state.now_ns), state.tasks.get(task).map(|task| task.phase))
+            let devices = &self.fabric.lock().devices;
+            (Nanos(devices.now_ns()), devices.scheduler.phase(task))
         };
         let Some(program) = self.programs.get_mut(task as usize).and_then(Option::as_mut) else { return };
         let outcome = match phase {
@@ -256,22 +255,22 @@ impl World {
 
     /// Returns the hash of all trace records: the same for two runs of one seed.
     pub fn trace_hash(&self) -> u64 {
-        self.fabric.lock().trace.hash()
+        self.fabric.lock().devices.scheduler.time.trace().hash()
     }
 
     /// Returns the number of trace records.
     pub fn trace_records(&self) -> u64 {
-        self.fabric.lock().trace.count()
+        self.fabric.lock().devices.scheduler.time.trace().count()
     }
 
     /// Returns the last trace records.
     pub fn last_records(&self) -> Vec<Record> {
-        self.fabric.lock().trace.last().copied().collect()
+        self.fabric.lock().devices.scheduler.time.trace().last().copied().collect()
     }
 
     /// Returns the numbers of existing queue pairs, completion queues, regions and pipe ends, for leak checks.
     pub fn objects(&self) -> [usize; 4] {
         let state = self.fabric.lock();
-        [state.qps.len(), state.cqs.len(), state.mrs.len(), state.ends.len()]
+        [state.qps.len(), state.devices.cqs.len(), state.devices.memory.len(), state.pipes.len()]
     }
 }

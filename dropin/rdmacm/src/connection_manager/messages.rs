@@ -3,15 +3,16 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use farcall_wire::cm::{CommunicationIds, Connection, Event, Mad, Message, State, Step};
+use farcall_wire::cm::{CommunicationIds, Connection, Event, Message, State, Step};
 use rustix::event::epoll;
-use rustix::net::{SendFlags, send};
 
-use super::{CmEndpoint, ConnectionManager, QueuedEvent, Token};
+use super::{CmEndpoint, ConnectionManager};
+use crate::address;
 use crate::errno::{Errno, refused};
-use crate::listener::Arrived;
+use crate::event_queue::QueuedEvent;
+use crate::local_socket::{Arrived, send_message};
 use crate::port::{Reached, reach};
-use crate::{address, remote};
+use crate::token::{ELECTION, Token};
 
 /// Timeout of the reply to a request: the value of the kernel's connection manager.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(68);
@@ -73,7 +74,7 @@ impl ConnectionManager {
                     || reached == Reached::NoListener && since.elapsed() < LISTEN_WAIT =>
             {
                 end.unsent = Some((message, since));
-                self.add_timer(Instant::now() + RETRY_AFTER, token);
+                self.timers.add(Instant::now() + RETRY_AFTER, token);
             }
             Ok(reached) => {
                 if reached == Reached::NoListener && !address::is_local(&to) {
@@ -92,7 +93,7 @@ impl ConnectionManager {
     }
 
     /// Watches an endpoint's socket.
-    pub fn watch_end(&self, token: Token) -> Result<(), Errno> {
+    pub(super) fn watch_end(&self, token: Token) -> Result<(), Errno> {
         let socket = self
             .ends
             .get(&token)
@@ -102,7 +103,7 @@ impl ConnectionManager {
     }
 
     /// Sends the message of a call. If the peer has exited, an event reports that.
-    pub fn send(&mut self, token: Token, message: Message) {
+    pub(super) fn send(&mut self, token: Token, message: Message) {
         if self.send_remote(token, &message) {
             return self.watch_time(token);
         }
@@ -128,14 +129,14 @@ impl ConnectionManager {
 
     /// Like [`ConnectionManager::apply_step`], for a peer's action: the end of the connection is reported after a
     /// delay.
-    pub(crate) fn apply_peer_step(&mut self, token: Token, mut step: Step, was_leaving: bool) {
+    pub(super) fn apply_peer_step(&mut self, token: Token, mut step: Step, was_leaving: bool) {
         if step.event == Some(Event::Disconnected) && !was_leaving {
             step.event = None;
             let disconnect_report = Instant::now() + DISCONNECT_REPORT_DELAY;
             if let Some(end) = self.ends.get_mut(&token) {
                 end.disconnect_report = Some(disconnect_report);
             }
-            self.add_timer(disconnect_report, token);
+            self.timers.add(disconnect_report, token);
         }
         self.apply_step(token, step);
     }
@@ -159,14 +160,14 @@ impl ConnectionManager {
 
     /// Closes a socket, even if a forked child still holds it. The peer reads the messages sent before, and then the
     /// end of the stream.
-    pub(crate) fn close(&self, socket: Option<OwnedFd>) {
+    pub(super) fn close(&self, socket: Option<OwnedFd>) {
         if let Some(socket) = socket {
             self.end_socket(&socket);
         }
     }
 
     /// Ends a socket that is dropped next.
-    pub(crate) fn end_socket(&self, socket: &OwnedFd) {
+    pub(super) fn end_socket(&self, socket: &OwnedFd) {
         // Not watched if it was never connected.
         let _ = epoll::delete(&self.poll, socket);
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
@@ -184,46 +185,26 @@ impl ConnectionManager {
         self.wait_until(token, Some(Instant::now() + timeout));
     }
 
-    pub(crate) fn wait_until(&mut self, token: Token, deadline: Option<Instant>) {
+    pub(super) fn wait_until(&mut self, token: Token, deadline: Option<Instant>) {
         let Some(end) = self.ends.get_mut(&token) else { return };
         let before = std::mem::replace(&mut end.deadline, deadline);
-        self.cancel_timer(token, before);
-        if let Some(deadline) = deadline {
-            self.timers.insert((deadline, token));
-            self.wake();
-        }
-    }
-
-    pub(crate) fn add_timer(&mut self, deadline: Instant, token: Token) {
-        self.timers.insert((deadline, token));
-        self.wake();
-    }
-
-    pub(crate) fn cancel_timer(&mut self, token: Token, deadline: Option<Instant>) {
-        if let Some(deadline) = deadline {
-            self.timers.remove(&(deadline, token));
-        }
-    }
-
-    /// Makes the thread check the timers.
-    fn wake(&self) {
-        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+        before.into_iter().for_each(|before| self.timers.cancel(before, token));
+        deadline.into_iter().for_each(|deadline| self.timers.add(deadline, token));
     }
 
     /// Returns when the next timer expires.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.timers.first().map(|(deadline, _)| *deadline)
+        self.timers.next_deadline()
     }
 
     /// Handles expired timers.
     pub fn run_timers(&mut self, now: Instant) {
-        while let Some((deadline, token)) = self.timers.first().copied().filter(|(due, _)| *due <= now) {
-            self.timers.remove(&(deadline, token));
+        while let Some(token) = self.timers.pop_expired(now) {
             if self.accepted.contains_key(&token) {
                 self.drop_accepted(token);
                 continue;
             }
-            if token == remote::ELECTION {
+            if token == ELECTION {
                 self.elect();
                 continue;
             }
@@ -282,12 +263,6 @@ impl ConnectionManager {
         let step = end.connection.as_mut().map(Connection::peer_closed).unwrap_or_default();
         self.apply_step(token, step);
     }
-}
-
-/// Sends one message. Returns whether the peer can still read it. Never blocks: a peer that does not read even these
-/// few messages is treated as exited.
-pub fn send_message(socket: &OwnedFd, mad: &Mad) -> bool {
-    send(socket, &mad.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }
 
 /// Returns whether the software RNIC would authorize a connection with the listener at the other end. Prints the

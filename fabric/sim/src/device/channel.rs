@@ -1,7 +1,6 @@
 //! The program's handles of completion channels.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -19,14 +18,14 @@ pub(crate) struct SimChannel {
 
 impl SimChannel {
     pub(crate) fn create(fabric: &Arc<Fabric>, node: Node) -> Self {
-        let id = fabric.call().channels.insert(Channel { node, events: VecDeque::new() });
+        let id = fabric.call().devices.channels.insert(Channel::new(node));
         Self { fabric: fabric.clone(), id }
     }
 }
 
 impl Drop for SimChannel {
     fn drop(&mut self) {
-        self.fabric.call().channels.remove(self.id);
+        self.fabric.call().devices.channels.remove(self.id);
     }
 }
 
@@ -37,7 +36,7 @@ impl CompChannel for SimChannel {
 
     fn poll_cq_event(&self) -> Result<Option<u32>> {
         let mut state = self.fabric.poll();
-        Ok(state.channels.get_mut(self.id).and_then(|channel| channel.events.pop_front()))
+        Ok(state.devices.channels.get_mut(self.id).and_then(Channel::pop))
     }
 
     fn as_any(&self) -> &dyn Any {

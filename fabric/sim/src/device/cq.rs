@@ -1,7 +1,6 @@
 //! The program's handles of completion queues.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use farcall_verbs::{CompChannel, CqInitAttr, Error, Notify, RawCq, Result, Wc};
@@ -21,29 +20,16 @@ pub(crate) struct SimCq {
 }
 
 impl SimCq {
-    pub(crate) fn create(
-        fabric: &Arc<Fabric>,
-        (context, node): (u32, Node),
-        attr: &CqInitAttr<'_>,
-    ) -> Result<Self> {
+    pub(crate) fn create(fabric: &Arc<Fabric>, owner: (u32, Node), attr: &CqInitAttr<'_>) -> Result<Self> {
         const OP: &str = "create_cq";
         let channel = attr.channel.map(|channel| own_channel(fabric, channel)).transpose()?;
-        let mut state = fabric.call();
-        let limit = state.params.limits.cqes;
+        let devices = &mut fabric.call().devices;
+        let limit = devices.params.limits.cqes;
         if attr.cqe == 0 || attr.cqe > limit {
             return Err(Error::invalid(OP, format!("{} completions: 1 to {limit}", attr.cqe)));
         }
-        let id = state.cqs.insert(Cq {
-            context,
-            node,
-            depth: attr.cqe,
-            entries: VecDeque::new(),
-            channel,
-            armed: None,
-            has_overrun: false,
-        });
-        state.note(RecordKind::Create, [3, u64::from(id), u64::from(attr.cqe), 0]);
-        drop(state);
+        let id = devices.cqs.insert(Cq::new(owner, attr.cqe, channel));
+        devices.note(RecordKind::Create, [3, u64::from(id), u64::from(attr.cqe), 0]);
         Ok(Self { fabric: fabric.clone(), id, has_channel: channel.is_some() })
     }
 }
@@ -57,13 +43,13 @@ fn own_channel(fabric: &Arc<Fabric>, channel: &dyn CompChannel) -> Result<u32> {
 
 impl Drop for SimCq {
     fn drop(&mut self) {
-        let mut state = self.fabric.call();
-        if let Some(cq) = state.cqs.remove(self.id)
-            && let Some(channel) = cq.channel.and_then(|id| state.channels.get_mut(id))
+        let devices = &mut self.fabric.call().devices;
+        if let Some(cq) = devices.cqs.remove(self.id)
+            && let Some(channel) = cq.channel().and_then(|id| devices.channels.get_mut(id))
         {
-            channel.events.retain(|event| *event != self.id);
+            channel.retain(|event| *event != self.id);
         }
-        state.note(RecordKind::Destroy, [3, u64::from(self.id), 0, 0]);
+        devices.note(RecordKind::Destroy, [3, u64::from(self.id), 0, 0]);
     }
 }
 
@@ -73,10 +59,9 @@ impl RawCq for SimCq {
     }
 
     fn poll(&mut self, wc: &mut [Wc]) -> Result<usize> {
-        let mut state = self.fabric.poll();
-        let state = &mut *state;
-        let Some(cq) = state.cqs.get_mut(self.id) else { return Ok(0) };
-        if cq.has_overrun {
+        let state = &mut *self.fabric.poll();
+        let Some(cq) = state.devices.cqs.get_mut(self.id) else { return Ok(0) };
+        if cq.has_overrun() {
             return Err(Error::InvalidState {
                 operation: "poll_cq",
                 object: format!("completion queue {}", self.id),
@@ -86,12 +71,10 @@ impl RawCq for SimCq {
         }
         let mut got = 0;
         while got < wc.len() {
-            let Some(entry) = cq.entries.pop_front() else { break };
+            let Some(entry) = cq.pop() else { break };
             wc[got] = entry.wc;
             got += 1;
-            if let Some(qp) = state.qps.get_mut(entry.qp) {
-                qp.polled(entry.released);
-            }
+            state.qps.polled(entry.qp, entry.released);
         }
         Ok(got)
     }
@@ -100,11 +83,8 @@ impl RawCq for SimCq {
         if !self.has_channel {
             return Err(Error::invalid("req_notify_cq", "the queue was made without a completion channel"));
         }
-        let mut state = self.fabric.poll();
-        if let Some(cq) = state.cqs.get_mut(self.id) {
-            // A request for solicited completions does not weaken an earlier request for any completion.
-            let asked = if cq.armed == Some(Notify::Any) { Notify::Any } else { notify };
-            cq.armed = Some(asked);
+        if let Some(cq) = self.fabric.poll().devices.cqs.get_mut(self.id) {
+            cq.arm(notify);
         }
         Ok(())
     }

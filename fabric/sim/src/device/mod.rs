@@ -6,7 +6,6 @@ mod mr;
 mod qp;
 mod srq;
 
-use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -16,12 +15,11 @@ use farcall_verbs::{
     RawMr, RawQp, RawSrq, Result, SrqInitAttr,
 };
 
-use crate::channel::Descriptor;
+use crate::channel::{Descriptor, OpenDevice};
 use crate::fabric::Fabric;
 use crate::host::Host;
 use crate::packet::Node;
 use crate::qp::PROVIDER;
-use crate::state::OpenDevice;
 use channel::SimChannel;
 use cq::SimCq;
 use mr::SimMr;
@@ -57,7 +55,7 @@ impl Device for SimDevice {
     }
 
     fn open(&self) -> Result<Arc<dyn Context>> {
-        let id = self.fabric.call().contexts.insert(OpenDevice { node: self.node, events: VecDeque::new() });
+        let id = self.fabric.call().devices.contexts.insert(OpenDevice::new(self.node));
         Ok(Arc::new(SimContext { fabric: self.fabric.clone(), node: self.node, id }))
     }
 }
@@ -77,7 +75,7 @@ fn check_port(operation: &'static str, port_num: u8) -> Result<()> {
 
 impl Context for SimContext {
     fn query_device(&self) -> Result<DeviceAttr> {
-        let limits = self.fabric.call().params.limits;
+        let limits = self.fabric.call().devices.params.limits;
         let mut attr = DeviceAttr::new(u64::from(self.node) + 1);
         attr.fw_ver = env!("CARGO_PKG_VERSION").into();
         attr.max_qp = limits.qps;
@@ -102,7 +100,7 @@ impl Context for SimContext {
 
     fn query_port(&self, port_num: u8) -> Result<PortAttr> {
         check_port("query_port", port_num)?;
-        let mtu = self.fabric.call().params.mtu;
+        let mtu = self.fabric.call().devices.params.mtu;
         Ok(PortAttr {
             state: PortState::Active,
             max_mtu: farcall_verbs::Mtu::Mtu4096,
@@ -118,14 +116,11 @@ impl Context for SimContext {
         if index != 0 {
             return Err(Error::invalid("query_gid", format!("entry {index}: the table has entry 0 only")));
         }
-        Ok(self.fabric.call().nodes[self.node as usize].gid)
+        Ok(self.fabric.call().devices.nodes.gid(self.node))
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
-        let mut state = self.fabric.call();
-        state.next_pd += 1;
-        let pd = state.next_pd;
-        drop(state);
+        let pd = self.fabric.call().devices.alloc_pd();
         Ok(Arc::new(SimPd { fabric: self.fabric.clone(), context: self.id, domain: (self.node, pd) }))
     }
 
@@ -142,7 +137,7 @@ impl Context for SimContext {
     }
 
     fn poll_async_event(&self) -> Option<AsyncEvent> {
-        self.fabric.poll().contexts.get_mut(self.id)?.events.pop_front()
+        self.fabric.poll().devices.contexts.get_mut(self.id)?.pop()
     }
 }
 
@@ -171,7 +166,7 @@ impl ProtectionDomain for SimPd {
 
     fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
         check_port("create_ah", attr.port_num)?;
-        let id = self.fabric.call().ahs.insert((self.domain.0, *attr));
+        let id = self.fabric.call().devices.ahs.insert((self.domain.0, *attr));
         Ok(Box::new(SimAh { fabric: self.fabric.clone(), id }))
     }
 }
@@ -190,6 +185,6 @@ impl AddressHandle for SimAh {
 
 impl Drop for SimAh {
     fn drop(&mut self) {
-        self.fabric.call().ahs.remove(self.id);
+        self.fabric.call().devices.ahs.remove(self.id);
     }
 }

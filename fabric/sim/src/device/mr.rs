@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use farcall_verbs::{Access, Error, MrAttr, RawMr, Result, Revoked};
 
+use crate::devices::Devices;
 use crate::fabric::Fabric;
 use crate::memory::{MAX_MR_BYTES, remote_addr};
 use crate::packet::Node;
@@ -105,7 +106,9 @@ impl SimMr {
         access: Access,
         pages: Option<Pages>,
     ) -> Result<Self> {
-        let (id, key) = fabric.call().register(domain, (addr as u64, len_bytes as u64), access)?;
+        let Devices { memory, scheduler, params, .. } = &mut fabric.call().devices;
+        let range = (addr as u64, len_bytes as u64);
+        let (id, key) = memory.register(&mut scheduler.time, domain, range, access, params.limits.mrs)?;
         let attr = MrAttr { addr, remote_addr: remote_addr(id), len_bytes, lkey: key, rkey: key, access };
         Ok(Self { fabric: fabric.clone(), id, attr, _pages: pages })
     }

@@ -3,12 +3,9 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use farcall_verbs::{
-    Error, PostError, RawSrq, RecvRules, RecvWr, Result, SrqAttr, SrqCap, SrqInUse, SrqInitAttr,
-};
+use farcall_verbs::{Error, PostError, RawSrq, RecvWr, Result, SrqAttr, SrqCap, SrqInUse, SrqInitAttr};
 
 use crate::fabric::Fabric;
-use crate::receive::ReceiveQueue;
 use crate::srq::Srq;
 use crate::trace::RecordKind;
 
@@ -21,17 +18,14 @@ pub(crate) struct SimSrq {
 impl SimSrq {
     pub(crate) fn create(fabric: &Arc<Fabric>, context: u32, attr: &SrqInitAttr) -> Result<Self> {
         const OP: &str = "create_srq";
-        let mut state = fabric.call();
-        let limits = state.params.limits;
+        let devices = &mut fabric.call().devices;
+        let limits = devices.params.limits;
         if attr.max_wr == 0 || attr.max_wr > limits.qp_wr || attr.max_sge > limits.sges {
             let what = format!("max_wr 1 to {}, max_sge up to {}", limits.qp_wr, limits.sges);
             return Err(Error::invalid(OP, what));
         }
-        let SrqInitAttr { max_wr, max_sge } = *attr;
-        let queue = ReceiveQueue::new(RecvRules::of_srq(max_wr, max_sge), max_wr);
-        let id = state.srqs.insert(Srq { context, queue, max_sge, limit: 0, is_owned: true });
-        state.note(RecordKind::Create, [2, u64::from(id), 0, 0]);
-        drop(state);
+        let id = devices.srqs.insert(Srq::new(context, attr.max_wr, attr.max_sge));
+        devices.note(RecordKind::Create, [2, u64::from(id), 0, 0]);
         Ok(Self { fabric: fabric.clone(), id })
     }
 }
@@ -39,8 +33,8 @@ impl SimSrq {
 impl Drop for SimSrq {
     fn drop(&mut self) {
         let mut state = self.fabric.call();
-        if let Some(srq) = state.srqs.get_mut(self.id) {
-            srq.is_owned = false;
+        if let Some(srq) = state.devices.srqs.get_mut(self.id) {
+            srq.disown();
         }
         state.release_srq(self.id);
     }
@@ -61,35 +55,34 @@ impl RawSrq for SimSrq {
     }
 
     fn query(&self) -> Result<SrqCap> {
-        let state = self.fabric.call();
-        let srq = state.srqs.get(self.id).ok_or_else(|| destroyed("query_srq"))?;
-        Ok(SrqCap { max_wr: srq.queue.max_wr(), max_sge: srq.max_sge, srq_limit: srq.limit })
+        let devices = &self.fabric.call().devices;
+        devices.srqs.get(self.id).map(Srq::cap).ok_or_else(|| destroyed("query_srq"))
     }
 
     fn modify(&mut self, attr: &SrqAttr) -> Result<()> {
         const OP: &str = "modify_srq";
-        let mut state = self.fabric.call();
-        let most = state.params.limits.qp_wr;
-        let srq = state.srqs.get_mut(self.id).ok_or_else(|| destroyed(OP))?;
-        let max_wr = attr.max_wr.unwrap_or(srq.queue.max_wr());
+        let devices = &mut self.fabric.call().devices;
+        let most = devices.params.limits.qp_wr;
+        let srq = devices.srqs.get_mut(self.id).ok_or_else(|| destroyed(OP))?;
+        let max_wr = attr.max_wr.unwrap_or(srq.cap().max_wr);
         if max_wr == 0 || max_wr > most {
             return Err(Error::invalid(OP, format!("max_wr {max_wr}: 1 to {most}")));
         }
         if attr.srq_limit.is_some_and(|limit| limit > max_wr) {
             return Err(Error::invalid(OP, format!("srq_limit beyond the {max_wr} receives it holds")));
         }
-        if !srq.queue.resize(RecvRules::of_srq(max_wr, srq.max_sge), max_wr) {
+        if !srq.resize(max_wr) {
             return Err(Error::invalid(OP, format!("max_wr {max_wr}: it holds more receives now")));
         }
         if let Some(limit) = attr.srq_limit {
-            srq.limit = limit;
+            srq.set_limit(limit);
         }
-        state.raise_limit_event(self.id);
+        devices.raise_limit_event(self.id);
         Ok(())
     }
 
     fn destroy(self: Box<Self>) -> Result<(), SrqInUse> {
-        let users = self.fabric.call().users_of(self.id);
+        let users = self.fabric.call().qps.users_of(self.id);
         if users == 0 {
             return Ok(());
         }
@@ -103,11 +96,11 @@ impl RawSrq for SimSrq {
     }
 
     unsafe fn post_recv(&mut self, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
-        let mut state = self.fabric.post();
+        let devices = &mut self.fabric.post().devices;
         for (posted, wr) in wrs.iter().enumerate() {
-            let Some(srq) = state.srqs.get_mut(self.id) else { break };
-            srq.queue.push(wr).map_err(|source| PostError::new(posted, source))?;
-            state.note(RecordKind::PostReceive, [u64::from(self.id), wr.wr_id, 1, 0]);
+            let Some(srq) = devices.srqs.get_mut(self.id) else { break };
+            srq.push(wr).map_err(|source| PostError::new(posted, source))?;
+            devices.note(RecordKind::PostReceive, [u64::from(self.id), wr.wr_id, 1, 0]);
         }
         Ok(())
     }

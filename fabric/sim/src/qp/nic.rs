@@ -6,19 +6,18 @@ use farcall_wire::{
     Token,
 };
 
-use super::post::Posted;
-use super::{DeviceSide, Progress};
+use super::{DeviceSide, Posted, Progress};
 use crate::cq::{Entry, ReleasedSlots};
+use crate::devices::Devices;
 use crate::memory::Admitted;
 use crate::packet::{Frame, Node};
 use crate::queue;
 use crate::receive::Receive;
-use crate::state::State;
 use crate::trace::RecordKind;
 
 /// A queue pair's device during one call of its transport.
 pub(crate) struct Nic<'a> {
-    pub(super) state: &'a mut State,
+    pub(super) devices: &'a mut Devices,
     pub(super) qp: &'a mut DeviceSide,
 }
 
@@ -29,16 +28,24 @@ impl Nic<'_> {
 
     fn note(&mut self, what: RecordKind, numbers: [u64; 2]) {
         let (node, num) = (u64::from(self.qp.node), u64::from(self.qp.num));
-        self.state.note(what, [node, num, numbers[0], numbers[1]]);
+        self.devices.note(what, [node, num, numbers[0], numbers[1]]);
     }
 
     fn admit(&self, target: &Reth, offset: u64, len: u64, need: Access) -> Option<Admitted> {
         let here = (target.addr.wrapping_add(offset), len);
-        self.state.admit(self.domain(), target.rkey, here, need)
+        self.devices.memory.admit(self.domain(), target.rkey, here, need)
     }
 
     fn access_ends_at(&mut self, token: Token, at_ns: u64) {
-        self.state.at(at_ns, queue::Event::Accessed { qp: self.qp.id, token });
+        self.devices.at(at_ns, queue::Event::Accessed { qp: self.qp.id, token });
+    }
+
+    fn fetch(&mut self, pieces: &[Admitted]) -> Vec<u8> {
+        self.devices.memory.fetch_list(&mut self.devices.scheduler.time, pieces)
+    }
+
+    fn store(&mut self, pieces: &[Admitted], bytes: &[u8]) {
+        self.devices.memory.store_list(&mut self.devices.scheduler, pieces, bytes);
     }
 
     /// Voids everything in progress.
@@ -53,30 +60,26 @@ impl Nic<'_> {
         self.qp.receives.clear();
         let Progress { incarnation, timer_generations, .. } = self.qp.progress;
         self.qp.progress = Progress { incarnation, timer_generations, ..Progress::default() };
-        for cq in [self.qp.send_cq, self.qp.recv_cq] {
-            if let Some(cq) = self.state.cqs.get_mut(cq) {
-                cq.discard(self.qp.id);
-            }
-        }
+        self.devices.discard_completions([self.qp.send_cq, self.qp.recv_cq], self.qp.id);
     }
 
     /// Stores a datagram with its route header: the packet's IPv4 header in the last 20 of 40 bytes, as with RoCEv2
     /// devices.
     fn place_datagram(&mut self, receive: &Receive, payload: &[u8]) -> AccessOutcome {
         const HEADERS_BYTES: usize = 20 + 8 + 12 + 8 + 4;
-        let src = self.state.arriving_from;
+        let src = self.qp.arriving_from;
         let mut bytes = vec![0; farcall_wire::GRH_BYTES as usize];
         let ip = &mut bytes[20..];
         ip[0] = 0x45;
         ip[2..4].copy_from_slice(&((payload.len() + HEADERS_BYTES) as u16).to_be_bytes());
         ip[8] = 64;
         ip[9] = 17;
-        ip[12..16].copy_from_slice(&self.state.nodes[src as usize].gid.0[12..]);
-        ip[16..20].copy_from_slice(&self.state.nodes[self.qp.node as usize].gid.0[12..]);
+        ip[12..16].copy_from_slice(&self.devices.nodes.gid(src).0[12..]);
+        ip[16..20].copy_from_slice(&self.devices.nodes.gid(self.qp.node).0[12..]);
         bytes.extend_from_slice(payload);
         let range = (0, bytes.len() as u64);
-        match self.state.admit_list(self.domain(), &receive.sges, range, Access::LOCAL_WRITE) {
-            Some(pieces) => self.state.store_list(&pieces, &bytes),
+        match self.devices.memory.admit_list(self.domain(), &receive.sges, range, Access::LOCAL_WRITE) {
+            Some(pieces) => self.store(&pieces, &bytes),
             None => return AccessOutcome::Denied,
         }
         AccessOutcome::Done(())
@@ -92,7 +95,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
             Payload::Region(target) => {
                 let len = u64::from(target.len_bytes);
                 let from = self.admit(&target, 0, len, Access::REMOTE_READ).ok_or(AccessDenied)?;
-                bytes = self.state.fetch(from);
+                bytes = self.fetch(&[from]);
             }
             Payload::Send { send, offset, len_bytes } => {
                 if packet.transport == QpType::Ud {
@@ -102,35 +105,37 @@ impl Adapter<Posted, Receive> for Nic<'_> {
                     Some(inline) => inline[offset as usize..(offset + len_bytes) as usize].to_vec(),
                     None => {
                         let range = (offset, len_bytes);
-                        let pieces = self.state.admit_list(self.domain(), &send.sges, range, Access::empty());
-                        self.state.fetch_list(&pieces.ok_or(AccessDenied)?)
+                        let pieces =
+                            self.devices.memory.admit_list(self.domain(), &send.sges, range, Access::empty());
+                        self.fetch(&pieces.ok_or(AccessDenied)?)
                     }
                 };
             }
         }
         if let Some(dst) = dst {
             let (src, src_qpn) = (self.qp.node, self.qp.num);
-            self.state.send(Frame { src, dst, src_qpn, packet, payload: bytes, is_marked: false });
+            self.devices.send(Frame { src, dst, src_qpn, packet, payload: bytes, is_marked: false });
         }
         Ok(())
     }
 
     fn check(&self, send: &Posted, len_bytes: u64, need: Access) -> bool {
         let range = (0, len_bytes);
-        send.inline.is_some() || self.state.admit_list(self.domain(), &send.sges, range, need).is_some()
+        send.inline.is_some()
+            || self.devices.memory.admit_list(self.domain(), &send.sges, range, need).is_some()
     }
 
     fn scatter(&mut self, send: &Posted, offset: u64, data: &[u8]) -> Result<(), AccessDenied> {
         let range = (offset, data.len() as u64);
-        let pieces = self.state.admit_list(self.domain(), &send.sges, range, Access::LOCAL_WRITE);
-        self.state.store_list(&pieces.ok_or(AccessDenied)?, data);
+        let pieces = self.devices.memory.admit_list(self.domain(), &send.sges, range, Access::LOCAL_WRITE);
+        self.store(&pieces.ok_or(AccessDenied)?, data);
         Ok(())
     }
 
     fn take_receive(&mut self, len_bytes_min: u64) -> Option<(Receive, u64)> {
         let is_long_enough = |next: &Receive| next.room() >= len_bytes_min;
         let receive = match self.qp.srq {
-            Some(srq) => self.state.take_shared_if(srq, is_long_enough),
+            Some(srq) => self.devices.take_shared_if(srq, is_long_enough),
             None => self.qp.receives.pop_if(is_long_enough),
         }?;
         let room = receive.room();
@@ -151,19 +156,23 @@ impl Adapter<Posted, Receive> for Nic<'_> {
             }
             PlacementTarget::Receive(receive, offset) => {
                 let range = (offset, len);
-                (self.state.admit_list(self.domain(), &receive.sges, range, Access::LOCAL_WRITE), offset)
+                (
+                    self.devices.memory.admit_list(self.domain(), &receive.sges, range, Access::LOCAL_WRITE),
+                    offset,
+                )
             }
         };
         let Some(pieces) = pieces else { return AccessOutcome::Denied };
-        let soonest_ns = self.state.now_ns + self.state.params.placement_ns;
+        let soonest_ns = self.devices.now_ns() + self.devices.params.placement_ns;
         if offset == 0 {
             self.qp.progress.from_ns = self.qp.progress.placed_ns.max(soonest_ns);
         }
         let from_ns = self.qp.progress.from_ns.max(soonest_ns);
-        let placed_ns =
-            self.state.place(&pieces, payload, (self.qp.id, self.qp.progress.incarnation), from_ns);
+        let Devices { placement, scheduler, .. } = &mut *self.devices;
+        let placer = (self.qp.id, self.qp.progress.incarnation);
+        let placed_ns = placement.place(&mut scheduler.time, &pieces, payload, placer, from_ns);
         self.qp.progress.placed_ns = self.qp.progress.placed_ns.max(placed_ns);
-        if self.state.params.placement_in_order {
+        if self.devices.params.placement_in_order {
             self.qp.progress.from_ns = placed_ns;
         }
         self.access_ends_at(token, placed_ns);
@@ -174,9 +183,8 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         if !self.permits(target, Access::REMOTE_READ) {
             return AccessOutcome::Denied;
         }
-        let most_ns = self.state.params.read_max_ns;
-        let pause_ns = self.state.placement_rng.between(0, most_ns);
-        self.access_ends_at(token, self.state.now_ns + pause_ns);
+        let at_ns = self.devices.now_ns() + self.devices.placement.read_pause_ns();
+        self.access_ends_at(token, at_ns);
         AccessOutcome::Pending
     }
 
@@ -185,11 +193,11 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         let Some(place) = self.admit(&word, 0, 8, Access::REMOTE_ATOMIC) else {
             return AccessOutcome::Denied;
         };
-        let bytes = self.state.fetch(place);
+        let bytes = self.fetch(&[place]);
         let old = u64::from_ne_bytes(bytes.try_into().expect("eight bytes were admitted"));
         let new = target.op.apply(old);
-        self.state.note(RecordKind::Atomic, [u64::from(self.qp.num), old, new, 0]);
-        self.state.store(place, &new.to_ne_bytes());
+        self.devices.note(RecordKind::Atomic, [u64::from(self.qp.num), old, new, 0]);
+        self.store(&[place], &new.to_ne_bytes());
         AccessOutcome::Done(old)
     }
 
@@ -199,13 +207,13 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         }
         wc.wr_id = send.wr_id;
         let entry = Entry { wc, qp: self.qp.id, released: ReleasedSlots::SendsTo(send.ordinal) };
-        self.state.complete(self.qp.send_cq, entry, false);
+        self.devices.complete(self.qp.send_cq, entry, false);
     }
 
     fn received(&mut self, receive: Receive, mut wc: Wc, is_solicited: bool) {
         wc.wr_id = receive.wr_id;
         let released = if self.qp.srq.is_some() { ReleasedSlots::Nothing } else { ReleasedSlots::Receive };
-        self.state.complete(self.qp.recv_cq, Entry { wc, qp: self.qp.id, released }, is_solicited);
+        self.devices.complete(self.qp.recv_cq, Entry { wc, qp: self.qp.id, released }, is_solicited);
     }
 
     fn flush_receives(&mut self) {
@@ -217,7 +225,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
 
     fn event(&mut self, event: Event) {
         match event {
-            Event::Async(kind) => self.state.async_event(self.qp.context, kind, self.qp.num),
+            Event::Async(kind) => self.devices.async_event(self.qp.context, kind, self.qp.num),
             Event::State(to) => {
                 self.note(RecordKind::State, [to as u64, 0]);
                 if matches!(to, QpState::Reset | QpState::Err) {
@@ -237,7 +245,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
     }
 
     fn now_ns(&self) -> u64 {
-        self.state.now_ns
+        self.devices.now_ns()
     }
 
     fn set_timer(&mut self, timer: Timer, after_ns: Option<u64>) {
@@ -245,7 +253,7 @@ impl Adapter<Posted, Receive> for Nic<'_> {
         *generation += 1;
         if let Some(after_ns) = after_ns {
             let event = queue::Event::Timer { qp: self.qp.id, timer, generation: *generation };
-            self.state.at(self.state.now_ns + after_ns, event);
+            self.devices.at(self.devices.now_ns() + after_ns, event);
         }
     }
 }

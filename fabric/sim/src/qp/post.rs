@@ -2,24 +2,13 @@
 
 use std::ptr;
 
-use farcall_verbs::{Error, PostError, QpState, QpType, RecvWr, Result, SendFlags, SendWr, Sge, WrOpcode};
+use farcall_verbs::{Error, PostError, QpState, QpType, RecvWr, Result, SendFlags, SendWr, WrOpcode};
 use farcall_wire::{AtomicEth, AtomicOp, Reth, SendRequest, Work};
 
-use super::{Nic, Transport};
+use super::nic::Nic;
+use super::{Posted, Transport};
 use crate::packet::Node;
 use crate::trace::RecordKind;
-
-/// The device's copy of a posted send request.
-pub(crate) struct Posted {
-    pub(super) wr_id: u64,
-    pub(super) is_signalled: bool,
-    /// Number of requests posted before it.
-    pub(super) ordinal: u64,
-    /// Destination node of a datagram; `None` if there is no such node.
-    pub(super) dst: Option<Node>,
-    pub(super) sges: Vec<Sge>,
-    pub(super) inline: Option<Vec<u8>>,
-}
 
 impl Nic<'_> {
     /// Queues send requests as one doorbell.
@@ -56,7 +45,7 @@ impl Nic<'_> {
         let (work, dst) = self.work_of(transport, wr, len_bytes)?;
         // SAFETY: the request is inline, so its elements are readable by the contract of this function.
         let inline = wr.send_flags.contains(SendFlags::INLINE).then(|| unsafe { gather_inline(wr) });
-        self.state
+        self.devices
             .note(RecordKind::Post, [u64::from(self.qp.num), wr.wr_id, u64::from(wr.opcode.0), len_bytes]);
         let has_imm = matches!(wr.opcode, WrOpcode::SEND_WITH_IMM | WrOpcode::WRITE_WITH_IMM);
         let request = SendRequest {
@@ -111,14 +100,14 @@ impl Nic<'_> {
     fn datagram(&self, transport: &Transport, wr: &SendWr<'_>) -> Result<(Work, Option<Node>)> {
         let to = wr.ud();
         // Address handles are numbers stored as pointers.
-        let ah = (to.ah as usize).checked_sub(1).and_then(|id| self.state.ahs.get(id as u32));
+        let ah = (to.ah as usize).checked_sub(1).and_then(|id| self.devices.ahs.get(id as u32));
         let (_, ah) = ah
             .filter(|(node, _)| *node == self.qp.node)
             .ok_or_else(|| Error::invalid("post_send", "the address handle is none of this device"))?;
         // A controlled Q_Key (highest bit set) selects the queue pair's own (IBA 10.2.5).
         let is_controlled = to.remote_qkey >> 31 == 1;
         let qkey = if is_controlled { transport.qkey() } else { to.remote_qkey };
-        Ok((Work::Datagram { dest_qpn: to.remote_qpn, qkey }, self.state.node_of(ah.dgid)))
+        Ok((Work::Datagram { dest_qpn: to.remote_qpn, qkey }, self.devices.nodes.of(ah.dgid)))
     }
 
     pub(crate) fn post_recv(&mut self, transport: &Transport, wrs: &[RecvWr<'_>]) -> Result<(), PostError> {
@@ -127,7 +116,7 @@ impl Nic<'_> {
             checked
                 .and_then(|()| self.qp.receives.push(wr))
                 .map_err(|source| PostError::new(posted, source))?;
-            self.state.note(RecordKind::PostReceive, [u64::from(self.qp.num), wr.wr_id, 0, 0]);
+            self.devices.note(RecordKind::PostReceive, [u64::from(self.qp.num), wr.wr_id, 0, 0]);
         }
         if transport.state() == QpState::Err {
             farcall_wire::Adapter::flush_receives(self);

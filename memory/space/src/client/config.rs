@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use farcall_io::Window;
 use farcall_link::bootstrap::Secret;
 use thiserror::Error;
 
-use super::history::History;
+use super::history::{History, ViewHistory};
 
 /// Length of a page in bytes: the unit of replication, checksums and repair.
 pub const PAGE_BYTES: usize = 4096;
@@ -157,6 +158,15 @@ impl VolumeConfig {
         self.survivor = Some(address);
         self
     }
+
+    /// Records views in `history`. A successor with the same history accepts the replies of half of the newest view's
+    /// nodes if that view is the last one committed and the other half cannot have a later one: no other client can
+    /// have changed the volume then. The successor does not create the volume again.
+    #[must_use]
+    pub fn with_history(mut self, history: Arc<dyn ViewHistory>) -> Self {
+        self.history = History::recorded_by(history);
+        self
+    }
 }
 
 /// State of a volume that an earlier client left.
@@ -289,6 +299,9 @@ pub struct CompletedRequest {
     /// The bytes that were read; empty for other requests.
     pub result: Result<Vec<u8>, IoError>,
 }
+
+/// Result of a request.
+pub(super) type Result<T, E = IoError> = std::result::Result<T, E>;
 
 /// Reason why a request failed. After a failed write each of its pages holds its earlier content or the bytes written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

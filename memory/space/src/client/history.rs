@@ -5,10 +5,10 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::config::VolumeConfig;
 use crate::wire::MembershipView;
 
-/// Records the membership views of a client where its successor finds them; see [`VolumeConfig::with_history`].
+/// Records the membership views of a client where its successor finds them; see
+/// [`with_history`](crate::VolumeConfig::with_history).
 pub trait ViewHistory: Send + Sync {
     /// Returns the last view that was committed, if there is one, and those proposed since.
     fn views(&self) -> (Option<MembershipView>, Vec<MembershipView>);
@@ -28,6 +28,10 @@ pub trait ViewHistory: Send + Sync {
 pub(super) struct History(Option<Arc<dyn ViewHistory>>);
 
 impl History {
+    pub fn recorded_by(history: Arc<dyn ViewHistory>) -> Self {
+        Self(Some(history))
+    }
+
     /// Returns whether a client with this history has claimed the volume before.
     pub fn has_claimed(&self) -> bool {
         self.0.as_ref().is_some_and(|history| history.views() != (None, Vec::new()))
@@ -51,17 +55,6 @@ impl History {
         if let Some(history) = &self.0 {
             history.commit(view);
         }
-    }
-}
-
-impl VolumeConfig {
-    /// Records views in `history`. A successor with the same history accepts the replies of half of the newest view's
-    /// nodes if that view is the last one committed and the other half cannot have a later one: no other client can
-    /// have changed the volume then. The successor does not create the volume again.
-    #[must_use]
-    pub fn with_history(mut self, history: Arc<dyn ViewHistory>) -> Self {
-        self.history = History(Some(history));
-        self
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use farcall_verbs::{Clock, MonotonicClock};
 
 use super::buffers::Buffers;
-use super::config::{ClientConfig, IoError, OpenError, SpaceStatus, Takeover, VolumeConfig, Work};
+use super::config::{ClientConfig, IoError, OpenError, Result, SpaceStatus, Takeover, VolumeConfig, Work};
 use super::space::Space;
 use super::{MemoryEndpoint, PAGE_BYTES, PART_PAGES};
 
@@ -19,8 +19,6 @@ const METADATA_PART_BYTES: usize = 1 << 20;
 
 /// Interval between checks whether the volume is certainly held again.
 const EXCLUSIVE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-
-pub(super) type Result<T, E = IoError> = std::result::Result<T, E>;
 
 /// An address space over memory nodes. Dropping it returns all slabs and leases.
 ///

@@ -16,8 +16,7 @@ use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
 
 use super::MemoryEndpoint;
 use super::PART_PAGES;
-use super::config::{IoError, OpenError, Request, SpaceStatus, Work};
-use super::remote::Result;
+use super::config::{IoError, OpenError, Request, Result, SpaceStatus, Work};
 
 /// Number of empty polls before the thread sleeps.
 const POLLS: u32 = 2_000;

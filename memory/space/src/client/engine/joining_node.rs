@@ -17,7 +17,7 @@ use bytes::Bytes;
 use farcall_io::{Buffer, Direction, Request as Transfer};
 use farcall_verbs::Nanos;
 
-use super::metadata::{CHUNK_BYTES, OnCommit};
+use super::metadata_write::{CHUNK_BYTES, OnCommit};
 use super::{Engine, Tag};
 use crate::client::claim::ClaimedNode;
 use crate::client::node_client::Call;

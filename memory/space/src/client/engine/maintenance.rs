@@ -5,7 +5,7 @@ use std::time::Duration;
 use farcall_verbs::Nanos;
 
 use super::operation::{Operation, OperationKind};
-use super::{Engine, MAINTENANCE_INTERVAL};
+use super::{Engine, LATE_INTERVAL, MAINTENANCE_INTERVAL};
 use crate::client::PAGE_BYTES;
 use crate::client::config::IoError;
 use crate::client::extent::{Replica, ReplicaLocation, ReplicaState};
@@ -14,8 +14,6 @@ use crate::client::pages::Pages;
 
 /// Additional delay of maintenance while the only work is extents whose missing replicas could not be created.
 const DEGRADED_DELAY: Duration = Duration::from_millis(200);
-/// Time that a late operation has until its sessions are closed.
-pub(super) const LATE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Returns the time of the next maintenance; `None` if none is needed.

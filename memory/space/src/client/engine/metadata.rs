@@ -15,6 +15,7 @@ use farcall_verbs::Nanos;
 
 use super::joining_node::JoiningNode;
 use super::members::MembershipViews;
+use super::metadata_write::{CHUNK_BYTES, OnCommit};
 use super::operation::Operation;
 use super::{Engine, Tag};
 use crate::client::config::{IoError, SubmitError, VolumeConfig};
@@ -24,23 +25,8 @@ use crate::client::node_client::Call;
 use crate::client::volume_metadata::{Entry, Layout, PlacementRecord, ReplicaRecord};
 use crate::wire::{MembershipView, Request as NodeRequest};
 
-/// Length in bytes of the chunks in which metadata is sent to a node.
-pub(super) const CHUNK_BYTES: usize = 64 << 10;
 /// Maximum number of chunks of user metadata in progress.
 pub(super) const CHUNKS_MAX: usize = 256;
-
-/// Action when a metadata write is committed.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum OnCommit {
-    /// The operation may store its page when all writes of its intent are committed.
-    Intent { operation: u32 },
-    /// The run may store its pages when all writes of its intent are committed.
-    Run { run: u32 },
-    /// A chunk of a placement is committed.
-    Placement,
-    /// A chunk of a user metadata write is committed.
-    User { token: u64 },
-}
 
 struct MetadataWrite {
     at: u64,

@@ -12,7 +12,9 @@ mod joining_node;
 mod maintenance;
 mod members;
 mod metadata;
+mod metadata_write;
 mod operation;
+mod part;
 mod redo;
 mod redundancy;
 mod replay;
@@ -92,6 +94,8 @@ impl CompletionSink {
 const BACKGROUND_MAX: usize = 8;
 /// Interval between maintenance steps while work is pending.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(10);
+/// Time that a late operation has until its sessions are closed.
+const LATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A client's address space.
 pub struct Engine {

@@ -9,6 +9,7 @@ use farcall_verbs::Nanos;
 use super::Engine;
 use super::metadata::MetadataReplication;
 use super::operation::{Operation, OperationKind};
+use super::part::Part;
 use super::runs::RunPages;
 use crate::client::PAGE_BYTES;
 use crate::client::config::{CompletedRequest, IoError, Request, SubmitError, Work};
@@ -42,23 +43,6 @@ impl Data {
 
     const fn is_read(&self) -> bool {
         matches!(self, Self::Read(_))
-    }
-}
-
-/// The part of a request that concerns one page, as ranges of the page and of the request.
-#[derive(Clone, Debug)]
-pub(super) struct Part {
-    pub request: u32,
-    pub of_page: Range<usize>,
-    of_request: Range<usize>,
-    /// The end of the request at which this part lies if it is, or was, only a part of a page.
-    pub end: Option<End>,
-}
-
-impl Part {
-    /// Creates a part that is a complete page, `of_request` bytes after the start of its request.
-    pub const fn full_page(request: u32, of_request: usize) -> Self {
-        Self { request, of_page: 0..PAGE_BYTES, of_request: of_request..of_request + PAGE_BYTES, end: None }
     }
 }
 

@@ -8,7 +8,7 @@ use farcall_link::Nic;
 use farcall_verbs::Nanos;
 
 use super::operation::{Operation, OperationKind};
-use super::requests::Part;
+use super::part::Part;
 use super::{Engine, PageChecksums};
 use crate::client::config::{ClientConfig, OpenError};
 use crate::client::extent::{Replica, ReplicaLocation, ReplicaState};

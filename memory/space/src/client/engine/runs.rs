@@ -17,11 +17,10 @@ use bytes::Bytes;
 use farcall_io::{Buffer, Direction, Request};
 use farcall_verbs::Nanos;
 
-use super::maintenance::LATE_INTERVAL;
-use super::metadata::OnCommit;
+use super::metadata_write::OnCommit;
 use super::operation::{Operation, OperationKind};
-use super::requests::Part;
-use super::{Engine, Tag};
+use super::part::Part;
+use super::{Engine, LATE_INTERVAL, Tag};
 use crate::client::extent::{Replica, ReplicaLocation};
 use crate::client::{PAGE_BYTES, PART_PAGES};
 

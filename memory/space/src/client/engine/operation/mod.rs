@@ -21,8 +21,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use farcall_verbs::Nanos;
 
+use super::part::Part;
 use super::redo::{RedoLog, ZEROS};
-use super::requests::Part;
 use super::{BACKGROUND_MAX, Engine, PageTag};
 use crate::client::PAGE_BYTES;
 use crate::client::config::IoError;

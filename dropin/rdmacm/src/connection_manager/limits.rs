@@ -4,11 +4,12 @@ use std::net::Ipv6Addr;
 
 use farcall_wire::cm::{Connection, ConnectionCount, RequestCapacity, State, host_network, request_to_evict};
 
-use crate::connection_manager::{CmEndpoint, ConnectionManager, Token};
+use super::{CmEndpoint, ConnectionManager};
+use crate::token::Token;
 
 impl ConnectionManager {
     /// Makes room for another request of a peer. Returns whether there is room.
-    pub fn make_room_for(&mut self, peer: Ipv6Addr) -> bool {
+    pub(super) fn make_room_for(&mut self, peer: Ipv6Addr) -> bool {
         let (mut of_host, mut of_all) = (ConnectionCount::default(), ConnectionCount::default());
         let network = host_network(peer);
         for end in self.ends.values() {

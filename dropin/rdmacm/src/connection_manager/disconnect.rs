@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use farcall_wire::cm::{CommunicationIds, Connection, State};
 
+use super::{CmEndpoint, ConnectionManager};
 use crate::connection_journal::{JournaledConnection, RecordIndex};
-use crate::connection_manager::{CmEndpoint, ConnectionManager, Token};
-use crate::remote::{ELECTION, RemoteEndpoint};
+use crate::remote::RemoteEndpoint;
+use crate::token::{ELECTION, Token};
 
 /// Interval at which other processes check whether the elected process still exists.
 const ELECTION_EVERY: Duration = Duration::from_millis(50);
@@ -20,35 +21,35 @@ const NO_QUEUE: Token = 0;
 impl ConnectionManager {
     /// Claims the receive side of queue pair 1 if no process has it, and then disconnects for exited processes. Sets a
     /// timer for the next attempt.
-    pub fn elect(&mut self) {
+    pub(super) fn elect(&mut self) {
         let Some(remote) = &self.remote else { return };
-        let is_elected = remote.management.claim();
+        let is_elected = remote.management().claim();
         if is_elected {
             self.disconnect_for_dead_processes();
         }
         let next = if is_elected { DEAD_PROCESS_CHECK_EVERY } else { ELECTION_EVERY };
-        self.add_timer(Instant::now() + next, ELECTION);
+        self.timers.add(Instant::now() + next, ELECTION);
     }
 
     fn disconnect_for_dead_processes(&mut self) {
         while let Some((dead, left)) =
-            self.remote.as_ref().and_then(|remote| remote.journal.next_dead_process())
+            self.remote.as_mut().and_then(|remote| remote.journal().next_dead_process())
         {
             for record in left {
                 self.disconnect_for(&record, None);
             }
             // Only after the records are in this process's section, because this process may be killed as well.
-            if let Some(remote) = &self.remote {
-                remote.journal.remove_process(dead);
+            if let Some(remote) = &mut self.remote {
+                remote.journal().remove_process(dead);
             }
         }
     }
 
     /// Notifies the peer of a connection whose process has exited. `place` is the connection's record, if it is in
     /// this process's section.
-    pub fn disconnect_for(&mut self, record: &JournaledConnection, place: Option<RecordIndex>) {
+    pub(super) fn disconnect_for(&mut self, record: &JournaledConnection, place: Option<RecordIndex>) {
         let (connection, dreq) = Connection::for_exited_process(record.qp_num);
-        let mut end = CmEndpoint::new(None, NO_QUEUE);
+        let mut end = CmEndpoint::new(NO_QUEUE);
         end.connection = Some(connection);
         end.ids = CommunicationIds::established(record.local, record.remote);
         let mut remote_end = RemoteEndpoint::new(record.peer);
@@ -61,7 +62,7 @@ impl ConnectionManager {
 
     /// Sends the last message of an endpoint that its program destroys. Returns whether the endpoint remains, without
     /// its program, until its peer has replied.
-    pub fn begin_disconnect(&mut self, token: Token) -> bool {
+    pub(super) fn begin_disconnect(&mut self, token: Token) -> bool {
         let Some(CmEndpoint { remote_end: Some(_), connection: Some(connection), .. }) =
             self.ends.get_mut(&token)
         else {
@@ -101,7 +102,7 @@ impl ConnectionManager {
     }
 
     /// Updates the journal: an endpoint is recorded while its peer must be notified of its end.
-    pub fn update_journal(&mut self, token: Token) {
+    pub(super) fn update_journal(&mut self, token: Token) {
         let Some(remote) = &mut self.remote else { return };
         let Some(CmEndpoint { remote_end: Some(remote_end), connection, ids, .. }) =
             self.ends.get_mut(&token)
@@ -116,10 +117,10 @@ impl ConnectionManager {
                     remote: ids.remote(),
                     qp_num,
                 };
-                remote_end.place = remote.journal.add(&record);
+                remote_end.place = remote.journal().add(&record);
             }
             (None, Some(place)) => {
-                remote.journal.remove(place);
+                remote.journal().remove(place);
                 remote_end.place = None;
             }
             _ => {}
