@@ -56,13 +56,14 @@ use std::sync::Arc;
 use farcall_verbs::Access;
 
 pub(crate) use clients::Client;
+pub(crate) use fork::INSTANCE;
 pub(crate) use gid_table::{Entry, GidTable};
 pub(crate) use handshake::{PeerHandshake, is_no_such_process};
 pub(crate) use interned::{KernelObjectId, intern};
 pub(crate) use liveness::ProcessLiveness;
 pub(crate) use peer::Peer;
 pub(crate) use qpn_table::{QpnMap, QpnTable};
-pub(crate) use registry::{INSTANCE, Process, gid_entries};
+pub(crate) use registry::{Process, gid_entries};
 pub(crate) use requests::{PeerReply, ReplyInterest};
 pub(crate) use service_thread::{FdHandler, FdRegistration, is_service_thread, start};
 pub(crate) use service_work::ServiceWork;

@@ -1,6 +1,5 @@
 //! State that a process has once: its memory regions, its peers, and one blocking service thread.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,9 +19,6 @@ use super::peer::Peer;
 use super::regions::RegionTable;
 use super::rendezvous::{block_of, gid, is_published_address, is_reachable_by_shm};
 use super::service_thread::Service;
-
-/// The only instance of this process; its type is that of the transport's state.
-pub(crate) static INSTANCE: Mutex<Option<Arc<dyn Any + Send + Sync>>> = Mutex::new(None);
 
 pub(crate) struct Process {
     fork_generation: Generation,
@@ -57,7 +53,7 @@ pub(crate) fn gid_entries() -> Result<Vec<Entry>> {
 }
 
 impl Process {
-    /// Creates the state. The caller stores it in [`INSTANCE`], whose lock it holds.
+    /// Creates the state. The caller stores it in [`fork::INSTANCE`], whose lock it holds.
     pub(crate) fn new() -> Result<Self> {
         fork::install();
         fence::asymmetric();

@@ -66,7 +66,7 @@ impl Mr {
         let backing = Backing::Private { addr: addr as u64, window };
         let registered = Self::insert(shm, backing.clone(), memory, pd, access);
         if registered.is_err() {
-            backing.restore_private(&shm.process);
+            backing.restore_private(&shm.process.service);
         }
         registered
     }
@@ -101,7 +101,7 @@ impl Mr {
         let window = match before {
             Some(moved) if is_unmoved => Some(moved.clone()),
             _ => {
-                self.backing.restore_private(&shm.process);
+                self.backing.restore_private(&shm.process.service);
                 shm.process.regions.drop_backing(self.attr.lkey);
                 // SAFETY: the contract of this function is that of `window`.
                 unsafe { window(&shm.process, (addr, len_bytes), access, moved_bytes_max) }
@@ -150,7 +150,7 @@ impl Mr {
         }
         let clear = self.withdraw();
         self.quiesce_remote();
-        self.backing.restore_private(&self.shm.process);
+        self.backing.restore_private(&self.shm.process.service);
         self.shm.process.regions.release(self.attr.lkey);
         if !clear {
             // A stopped peer may resume in its own mapping of the sealed memory, which is therefore never reused.
@@ -229,7 +229,10 @@ unsafe fn window(
         return None;
     }
     // SAFETY: the contract of this function is that of `share`.
-    unsafe { shared_remap::share(process, addr as u64, len_bytes as u64, moved_bytes_max) }
+    unsafe {
+        let is_registered = |from, to| process.regions.overlaps(from, to);
+        shared_remap::share(&process.service, is_registered, (addr as u64, len_bytes as u64), moved_bytes_max)
+    }
 }
 
 impl RawMr for Mr {
