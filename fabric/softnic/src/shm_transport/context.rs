@@ -27,7 +27,7 @@ pub(crate) struct ShmTransport {
     pub(crate) pair_memory: Segments,
     pub(crate) region_memory: Segments,
     /// Numbers of existing objects.
-    pub(super) object_counts: ObjectCounts,
+    pub(crate) object_counts: Arc<ObjectCounts>,
     /// Completion queues that have a channel, so a thread may sleep on them.
     sleepers: Mutex<Vec<Weak<CqCore>>>,
     pub(crate) suspended: SuspendedAccesses,
@@ -77,7 +77,7 @@ impl ShmTransport {
             queue_memory: Segments::of_queues(),
             pair_memory: Segments::of_pairs(),
             region_memory: Segments::of_regions(),
-            object_counts: ObjectCounts::default(),
+            object_counts: Arc::default(),
             sleepers: Mutex::default(),
             suspended: SuspendedAccesses::default(),
             receive_keys: AtomicU64::new(0),

@@ -14,10 +14,8 @@ use rustix::fs::{self, SealFlags};
 use rustix::io::Errno;
 
 use super::ShmTransport;
+use super::qp::ACCESS_BYTES;
 use crate::process::rendezvous::{Access, Operation, Refusal};
-
-/// Maximum number of bytes per access. It bounds the time for which the service thread is busy with one access.
-pub(crate) const ACCESS_BYTES: u32 = 128 << 10;
 
 impl ShmTransport {
     /// Executes one access that arrived over the socket of `client`. Returns the previous value for an atomic,

@@ -264,7 +264,8 @@ impl Context for SoftContext {
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
         self.shm.process.require_here("alloc_pd")?;
-        let reservation = ObjectReservation::new(&self.shm, ObjectKind::Domain, "alloc_pd", PD_MAX)?;
+        let reservation =
+            ObjectReservation::new(&self.shm.object_counts, ObjectKind::Domain, "alloc_pd", PD_MAX)?;
         Ok(Arc::new(Domain {
             number: self.shm.process.next_number(),
             shm: self.shm.clone(),
@@ -293,8 +294,12 @@ impl Context for SoftContext {
             channel => channel.flatten(),
         };
         let waker = channel.map(|channel| channel.waker.clone());
-        let reservation =
-            ObjectReservation::new(&self.shm, ObjectKind::CompletionQueue, "create_cq", cq_max())?;
+        let reservation = ObjectReservation::new(
+            &self.shm.object_counts,
+            ObjectKind::CompletionQueue,
+            "create_cq",
+            cq_max(),
+        )?;
         let memory = self.shm.queue_memory.allocate(LEN_BYTES, LEN_BYTES)?;
         let core = CqCore::new(self.shm.process.next_number(), waker, memory);
         if let Some(channel) = channel {
@@ -375,13 +380,15 @@ impl ProtectionDomain for Domain {
 
     fn create_srq(&self, attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
         self.shm.process.require_here("create_srq")?;
-        let reservation = ObjectReservation::new(&self.shm, ObjectKind::ReceiveQueue, "create_srq", SRQ_MAX)?;
+        let reservation =
+            ObjectReservation::new(&self.shm.object_counts, ObjectKind::ReceiveQueue, "create_srq", SRQ_MAX)?;
         Ok(Box::new(Srq::new(SrqCore::new(&self.shm, &self.events, self.number, attr)?, reservation)))
     }
 
     fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
         self.shm.process.require_here("create_ah")?;
-        let reservation = ObjectReservation::new(&self.shm, ObjectKind::AddressHandle, "create_ah", AH_MAX)?;
+        let reservation =
+            ObjectReservation::new(&self.shm.object_counts, ObjectKind::AddressHandle, "create_ah", AH_MAX)?;
         let handle = Box::new(SoftAddressHandle::create(&self.shm, self.number, attr, reservation)?);
         Ok(match &self.captured {
             None => handle,

@@ -12,9 +12,8 @@ use farcall_shm::{SharedWord, hazard};
 use farcall_verbs::{ATOMIC_BYTES, Access, MAX_MESSAGE_BYTES, RdmaTarget, SendFlags, SendWr, Sge};
 
 use super::Accept;
-use super::atomic::change_word;
 use super::initiator::Initiator;
-use super::transfer::{gather, scatter, scatter_bytes};
+use super::transfer::{change_word, gather, scatter, scatter_bytes};
 use crate::process::Peer;
 use crate::process::regions::LocalRegion;
 use crate::shm_transport::granted::MappedRegion;

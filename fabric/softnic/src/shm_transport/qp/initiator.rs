@@ -10,13 +10,12 @@ use farcall_shm::{Segment, SharedMem, fence};
 use farcall_verbs::{Error, Result};
 
 use super::grants::Grants;
-use super::peer_connection::ConnectAttempt;
+use super::in_flight::InFlight;
 use super::proxied_request::ProxiedRequest;
 use super::remote_cq::RemoteCq;
-use super::shared_target::InFlight;
 use super::{Accept, Connected, QpCore};
 use crate::process::rendezvous::{ReplyBody, RequestBody};
-use crate::process::{Peer, PeerReply, ReplyInterest};
+use crate::process::{Peer, PeerHandshake, PeerReply, ReplyInterest};
 use crate::shm_transport::granted::{GrantedRegions, MappedRegion, Region, RegionId, UnmappedRegion};
 
 /// Number of regions that a queue pair finds without a lookup in its [`Peer`].
@@ -34,6 +33,14 @@ pub(crate) enum CachedRegion {
     Mapped(usize),
     /// Not mapped.
     Unmapped(Arc<UnmappedRegion>),
+}
+
+/// State of a connection attempt.
+#[derive(Default)]
+pub(crate) struct ConnectAttempt {
+    /// Handshake with the target's process; `None` once it has completed.
+    pub(super) handshake: Option<Arc<PeerHandshake>>,
+    pub(super) interest: ReplyInterest,
 }
 
 /// Executes a queue pair's requests in memory that the target's process has granted. The fields that every message uses

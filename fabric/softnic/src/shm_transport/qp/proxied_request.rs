@@ -6,12 +6,13 @@ use farcall_shm::{Segment, copy_plain};
 use farcall_verbs::{Sge, WcStatus};
 
 use super::initiator::Initiator;
-use super::request::ExecuteOutcome;
+use super::request::{ExecuteOutcome, WaitReason};
 use super::transfer::pointer;
-use super::wait_queue::WaitReason;
 use crate::process::rendezvous::{Access, Operation, Refusal, ReplyBody, RequestBody};
 use crate::process::{Peer, PeerReply, ReplyInterest};
-use crate::shm_transport::proxied_access::ACCESS_BYTES;
+
+/// Maximum number of bytes per access. It bounds the time for which the service thread is busy with one access.
+pub(crate) const ACCESS_BYTES: u32 = 128 << 10;
 
 /// A range of the target's memory.
 #[derive(Clone, Copy)]

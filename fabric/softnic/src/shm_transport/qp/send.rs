@@ -9,10 +9,11 @@ use farcall_shm::{PendingWork, credit_request};
 use farcall_verbs::{QpState, RnrTimer, WcStatus, WrOpcode};
 
 use super::drain::Drain;
-use super::peer_connection::{ConnectAttempt, PeerConnection};
-use super::request::ExecuteOutcome;
-use super::shared_target::InFlight;
-use super::wait_queue::{TARGET_WAIT_MIN, Timers, WaitLimit, WaitQueue, WaitReason};
+use super::in_flight::InFlight;
+use super::initiator::ConnectAttempt;
+use super::peer_connection::PeerConnection;
+use super::request::{ExecuteOutcome, WaitReason};
+use super::wait_queue::{TARGET_WAIT_MIN, Timers, WaitLimit, WaitQueue};
 use super::{Connected, QpCore};
 use crate::shm_transport::flight::Event;
 use crate::shm_transport::state;

@@ -45,7 +45,8 @@ impl DatagramQp {
         pd: u32,
         attr: &QpInitAttr<'_>,
     ) -> Result<Self> {
-        let reservation = ObjectReservation::new(shm, ObjectKind::QueuePair, "create_qp", qp_max())?;
+        let reservation =
+            ObjectReservation::new(&shm.object_counts, ObjectKind::QueuePair, "create_qp", qp_max())?;
         let mut receives = None;
         let core = shm.register_datagrams(|qpn| {
             let parts = resources_of(shm, events, pd, attr)?;

@@ -52,7 +52,7 @@ impl Qp {
             let what = "shared receive queues over UC".into();
             return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
         }
-        let reservation = ObjectReservation::new(shm, ObjectKind::QueuePair, OP, qp_max())?;
+        let reservation = ObjectReservation::new(&shm.object_counts, ObjectKind::QueuePair, OP, qp_max())?;
         let mut receives = None;
         let core = shm.register_qp(|qpn| {
             let parts = resources_of(shm, events, pd, attr)?;

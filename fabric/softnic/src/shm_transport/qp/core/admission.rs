@@ -15,7 +15,8 @@ use crate::process::{Peer, ProcessLiveness};
 use crate::shm_transport::CqSlot;
 use crate::shm_transport::flight::Event;
 use crate::shm_transport::qp::inbound::{HAZARD_WAIT, InboundGrant, PeerQpId, wait_until};
-use crate::shm_transport::qp::receive::{RecvQueue, RecvSide};
+use crate::shm_transport::qp::receive::RecvSide;
+use crate::shm_transport::qp::recv_queue::RecvQueue;
 use crate::shm_transport::qp::{Accept, Connected, RemoteCq};
 use crate::shm_transport::state::{State, StateEvent};
 
