@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, Weak, mpsc};
 
 use farcall_shm::fork::DontForkFd;
@@ -175,14 +175,18 @@ impl Service {
     }
 
     /// Lists `work` for continuation at intervals, starting soon, until it no longer waits. Costs almost nothing if it
-    /// is listed already. Returns whether it was not. Must be called after the wait began.
-    pub(crate) fn schedule<W: ServiceWork + 'static>(&self, work: &W, weak: &Weak<W>) -> bool {
-        self.work_list.schedule(work, weak, &self.waker)
+    /// is listed already, which `is_listed` indicates. Returns whether it was not. Must be called after the wait began.
+    pub(crate) fn schedule(
+        &self,
+        is_listed: &AtomicBool,
+        work: impl FnOnce() -> Weak<dyn ServiceWork>,
+    ) -> bool {
+        self.work_list.schedule(is_listed, work, &self.waker)
     }
 
     /// Like [`Service::schedule`], but due immediately, even if it is listed already.
-    pub(crate) fn schedule_now<W: ServiceWork + 'static>(&self, work: &W, weak: &Weak<W>) {
-        self.work_list.schedule_now(work, weak, &self.waker);
+    pub(crate) fn schedule_now(&self, work: Weak<dyn ServiceWork>) {
+        self.work_list.schedule_now(work, &self.waker);
     }
 
     /// Watches the liveness of a process that sends datagrams to this one, unless it is watched already.

@@ -87,7 +87,7 @@ pub(crate) fn open(shm: &Arc<ShmTransport>) -> Result<()> {
 /// program publishes its address. Without the port it receives only from this host, and a warning is logged.
 pub(crate) fn listen(shm: &Arc<ShmTransport>, qpn: u32) {
     let is_open = Port::opened(shm).is_some();
-    if (is_open || shm.process.accepts_remote_datagrams())
+    if (is_open || shm.core.process.accepts_remote_datagrams())
         && let Err(error) = Port::open(shm).and_then(|port| port.steer(qpn))
     {
         tracing::warn!("no datagrams come from other hosts: {error}");

@@ -38,7 +38,7 @@ impl Management {
     /// Returns an error if the port cannot be opened, or if `FARCALL_TRANSPORT` forbids other hosts.
     pub fn open() -> Result<Self> {
         let shm = ShmTransport::get()?;
-        shm.process.require_remote_allowed(OP)?;
+        shm.core.process.require_remote_allowed(OP)?;
         let port = Port::open(&shm)?;
         let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(fail(OP))?;
         let arrived = Arc::new(DontForkFd::new(count));
@@ -107,7 +107,7 @@ impl Management {
         may_send: impl FnOnce() -> bool,
     ) -> Result<bool> {
         let attr = AhAttr { dgid: Gid(dst.octets()), port_num: 1, ..AhAttr::default() };
-        let path = Path::to("send a management datagram", &self.shm.process, &attr)?;
+        let path = Path::to("send a management datagram", &self.shm.core.process, &attr)?;
         Ok(self.port.with(|state| {
             let packet = Packet {
                 transport: QpType::Ud,

@@ -55,7 +55,7 @@ impl Port {
         }
         let began = Instant::now();
         let shared_port = Arc::new(SharedPort::join()?);
-        truncate_own_packets(shared_port.socket(), !shm.process.forces_roce())?;
+        truncate_own_packets(shared_port.socket(), !shm.core.process.forces_roce())?;
         let state = State::new(shm, shared_port.clone(), began, DatagramSource::make)?;
         let port = Arc::new(Self {
             shm: Arc::downgrade(shm),
@@ -66,10 +66,10 @@ impl Port {
             registration: Mutex::default(),
         });
         let state = port.state.lock();
-        let registration = shm.process.service.register_fd(shared_port.socket(), port.clone())?;
+        let registration = shm.core.process.service.register_fd(shared_port.socket(), port.clone())?;
         *port.registration.lock() = Some(registration);
-        shm.process.service.register_fd(state.timer.as_fd(), port.clone())?;
-        shm.process.service.register_fd(shared_port.listener(), shared_port.clone())?;
+        shm.core.process.service.register_fd(state.timer.as_fd(), port.clone())?;
+        shm.core.process.service.register_fd(shared_port.listener(), shared_port.clone())?;
         drop(state);
         let _set = shm.remote.set(port.clone());
         *OPEN_PORT.lock() = Arc::downgrade(&port);
@@ -161,7 +161,7 @@ impl Port {
 
     fn watch(&self, watched: bool) {
         if let (Some(shm), Some(registration)) = (self.shm.upgrade(), &*self.registration.lock()) {
-            shm.process.service.set_fd_watched(self.shared_port.socket(), registration, watched);
+            shm.core.process.service.set_fd_watched(self.shared_port.socket(), registration, watched);
         }
     }
 
@@ -230,7 +230,7 @@ fn send_acknowledgements_at_exit() {
 extern "C" fn send_held_acknowledgements() {
     let Some(port) = OPEN_PORT.try_lock().and_then(|port| port.upgrade()) else { return };
     // A forked child owes no acknowledgements: the queue pairs belong to its parent.
-    if port.shm.upgrade().is_none_or(|shm| shm.process.is_inherited()) {
+    if port.shm.upgrade().is_none_or(|shm| shm.core.process.is_inherited()) {
         return;
     }
     let began = Instant::now();

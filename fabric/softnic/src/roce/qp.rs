@@ -68,7 +68,7 @@ impl RoceQp {
         init: &QpAttr,
         rtr: &QpAttr,
     ) -> Result<Self> {
-        let path = Path::to("modify_qp", &resources.shm.process, &rtr.ah.unwrap_or_default())?;
+        let path = Path::to("modify_qp", &resources.shm.core.process, &rtr.ah.unwrap_or_default())?;
         let port = Port::open(&resources.shm)?;
         port.steer(resources.qpn)?;
         let receives = take_receives();
@@ -138,7 +138,7 @@ impl RoceQp {
 
     pub(crate) fn state(&self) -> QpState {
         // In a forked child the lock may be held by a thread that does not exist.
-        if self.shm.process.is_inherited() {
+        if self.shm.core.process.is_inherited() {
             return QpState::Err;
         }
         self.with(|state| state.qps.get(&self.qpn).map_or(QpState::Err, |qp| qp.transport.state()))
@@ -190,7 +190,7 @@ impl RoceQp {
 
     fn require_here(&self, operation: &'static str) -> Result<(), PostError> {
         let refuse = |source: Error| PostError::new(0, source);
-        self.shm.process.require_here(operation).map_err(refuse)
+        self.shm.core.process.require_here(operation).map_err(refuse)
     }
 
     /// Closes the queue pair and discards all posted requests. Acknowledgements owed to its peer for received messages

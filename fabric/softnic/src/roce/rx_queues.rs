@@ -74,7 +74,7 @@ impl RxQueues {
     pub(super) fn admits(&self, shm: &ShmTransport, path: Path) -> bool {
         let is_peer = |peers: &Vec<IpAddr>| peers.contains(&path.src.to_canonical());
         self.peers.as_ref().is_none_or(is_peer)
-            && (!self.are_devices_named || shm.process.is_address(path.dst))
+            && (!self.are_devices_named || shm.core.process.is_address(path.dst))
     }
 
     /// Handles a packet for a queue pair that is not connected. `path` is given as seen by the packet; `len_bytes` is

@@ -15,16 +15,17 @@ use super::{
     RxRingTable,
 };
 use crate::process::ServiceWork;
+use crate::shm_transport::core::ShmCore;
 use crate::shm_transport::cq::Source;
 use crate::shm_transport::events::Events;
 use crate::shm_transport::flight::{Event, FLIGHT_RECORDS};
 use crate::shm_transport::qp::RecvQueue;
 use crate::shm_transport::srq::SrqCore;
 use crate::shm_transport::state::{StateCell, StateEvent};
-use crate::shm_transport::{CqSlot, QpResources, ShmTransport};
+use crate::shm_transport::{CqSlot, QpResources};
 
 pub(crate) struct DatagramCore {
-    pub(crate) shm: Arc<ShmTransport>,
+    pub(crate) shm: Arc<ShmCore>,
     pub(crate) qpn: u32,
     pub(crate) pd: u32,
     pub(crate) cap: QpCap,
@@ -42,7 +43,7 @@ pub(crate) struct DatagramCore {
     pub(super) drained_event_wanted: AtomicBool,
     /// Destinations from which the service thread must request a ring.
     pub(super) resolving: Mutex<Vec<Arc<BlockedDatagrams>>>,
-    is_listed: AtomicBool,
+    pub(super) is_listed: AtomicBool,
     pub(super) receiver: BiasedLock<Receiver>,
     pub(super) rx_rings: Mutex<RxRingTable>,
     pub(super) blocked_senders: BlockedSenders,

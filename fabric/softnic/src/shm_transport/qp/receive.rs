@@ -25,13 +25,13 @@ pub(super) fn describe(completion: &mut Wc, core: &QpCore, record: &Record) {
     }
 }
 
-/// State of the thread that polls the receive completion queue.
+/// State of the thread that polls the receive completion queue. An empty poll reads the fields that come first.
 #[repr(C)]
 pub(crate) struct RecvSide {
-    consumer: Consumer,
-    queue: Arc<RecvQueue>,
     /// `true` if a record was invalid or matched no receive. Later records are not read.
     broken: bool,
+    consumer: Consumer,
+    queue: Arc<RecvQueue>,
     /// Number of revoked regions at the last poll.
     revocations: u64,
     /// Receives before this sequence number were posted before a region was revoked, which they may name.

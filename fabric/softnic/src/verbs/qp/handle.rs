@@ -13,7 +13,7 @@ use farcall_verbs::{
 use crate::roce::RoceQp;
 use crate::shm_transport::events::Events;
 use crate::shm_transport::qp::{
-    Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, QpCore, RecvQueue, SharedRecvSource, USUAL_INLINE_BYTES,
+    Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, QueuePair, RecvQueue, SharedRecvSource, USUAL_INLINE_BYTES,
 };
 use crate::shm_transport::state::StateEvent;
 use crate::shm_transport::{CqSlot, ObjectKind, ObjectReservation, ShmTransport};
@@ -24,7 +24,7 @@ use crate::verbs::resources_of;
 /// Connected queue pair, on one cache line.
 #[repr(align(64))]
 pub(crate) struct Qp {
-    pub(super) core: Arc<QpCore>,
+    pub(super) core: Arc<QueuePair>,
     pub(super) recv_queue: Arc<RecvQueue>,
     pub(super) inbound: SharedMem,
     pub(super) access: Access,
@@ -57,7 +57,7 @@ impl Qp {
         let core = shm.register_qp(|qpn| {
             let parts = resources_of(shm, events, pd, attr)?;
             let (send, recv) = (parts.send_slot.clone(), parts.recv_slot.clone());
-            let made = QpCore::new(qpn, transport, parts);
+            let made = QueuePair::new(qpn, transport, parts, shm);
             let (core, queue, inbound) = made.inspect_err(|_| CqSlot::release(&send, &recv))?;
             attach(&core);
             receives = Some((queue, inbound));
@@ -125,14 +125,14 @@ impl Qp {
 }
 
 /// Attaches a queue pair to its completion queues.
-pub(super) fn attach(core: &Arc<QpCore>) {
+pub(super) fn attach(core: &Arc<QueuePair>) {
     let (send, recv) = (&core.send_slot, &core.recv_slot);
     let one_cq = send.is_same(recv);
     let put = |slot: &CqSlot, sends: bool, receives: bool| {
-        if core.shares_receives() {
+        if core.shares_receives {
             slot.cq.attach_source(slot.bit, SharedRecvSource::new(core, sends, receives));
         } else {
-            slot.cq.attach(slot.bit, core, sends, receives);
+            slot.cq.attach(slot.bit, core.clone(), sends, receives);
         }
     };
     put(send, true, one_cq);
@@ -244,7 +244,7 @@ impl RawQp for Qp {
             // long.
             let new_keys = unsafe { self.recv_queue.push(wr.wr_id, wr.sges(), must_check) };
             if new_keys != 0 {
-                self.core.shm.note_receive_keys(new_keys);
+                self.core.registry.note_receive_keys(new_keys);
             }
             Ok(())
         });
@@ -283,6 +283,6 @@ impl Drop for Qp {
         self.core.close();
         self.core.record_suspended_access();
         self.core.detach();
-        self.core.shm.unregister_qp(self.core.qpn);
+        self.core.registry.unregister_qp(self.core.qpn);
     }
 }

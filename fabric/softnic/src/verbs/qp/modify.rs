@@ -106,7 +106,7 @@ impl Qp {
         let next_receive = || unsafe { self.recv_queue.pop(Receive::of) };
         let take_receives = || std::iter::from_fn(next_receive).collect();
         let parts = RoceQpResources {
-            shm: core.shm.clone(),
+            shm: core.registry.clone(),
             events: core.events.clone(),
             qpn: core.qpn,
             qp_type: core.transport.qp_type(),

@@ -45,9 +45,9 @@ fn make(shm: &Arc<ShmTransport>, pd: u32) -> Qp {
 impl Scene {
     fn new() -> Self {
         let shm = ShmTransport::get().unwrap();
-        let b_pd = shm.process.next_number();
-        let (mut a, mut b) = (make(&shm, shm.process.next_number()), make(&shm, b_pd));
-        let path = AhAttr { dgid: shm.process.gids[0], port_num: 1, ..AhAttr::default() };
+        let b_pd = shm.core.process.next_number();
+        let (mut a, mut b) = (make(&shm, shm.core.process.next_number()), make(&shm, b_pd));
+        let path = AhAttr { dgid: shm.core.process.gids[0], port_num: 1, ..AhAttr::default() };
         a.modify(&QpAttr::rtr(b.qp_num(), 0, path, Mtu::Mtu4096)).unwrap();
         b.modify(&QpAttr::rtr(a.qp_num(), 0, path, Mtu::Mtu4096)).unwrap();
         b.modify(&QpAttr::rts(0)).unwrap();
@@ -63,7 +63,7 @@ impl Scene {
     /// Grants the region as if a peer had requested it; revocation does not wait for regions that were never granted.
     fn grant(&self, mr: &Mr, pd: u32) {
         for receive in [false, true] {
-            self.shm.process.regions.grant(mr.rkey(), pd, receive).unwrap();
+            self.shm.core.process.regions.grant(mr.rkey(), pd, receive).unwrap();
         }
     }
 
@@ -107,7 +107,7 @@ fn releases_a_region_despite_receives_of_another_domain() {
     let scene = Scene::new();
     let mem = scene.way_into_b();
     hazard::enter(&mem, hazard::RECEIVES);
-    let pd = scene.shm.process.next_number();
+    let pd = scene.shm.core.process.next_number();
     let elsewhere = Mr::allocate(&scene.shm, pd, 4096, ACCESS).unwrap();
     scene.grant(&elsewhere, pd);
     assert_eq!(Box::new(elsewhere).dereg(), Revoked::Now);
