@@ -38,6 +38,7 @@ mod liveness;
 pub(crate) mod local_gids;
 mod maps;
 mod peer;
+mod peers;
 pub(crate) mod protection;
 mod qpn_table;
 pub(crate) mod regions;

@@ -6,6 +6,7 @@ use super::segments::Segments;
 use super::suspended_access::SuspendedAccesses;
 use crate::process::Process;
 
+/// Part of [`super::ShmTransport`] that knows no queue pairs.
 pub(crate) struct ShmCore {
     pub(crate) process: Process,
     pub(crate) pair_memory: Segments,

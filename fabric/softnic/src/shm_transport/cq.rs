@@ -31,8 +31,8 @@ pub(crate) struct CqCore {
     fork_generation: Generation,
 }
 
-/// A connected queue pair, which the handle of the completion queue polls without dynamic dispatch.
-pub(crate) trait PolledPair: Any + Send + Sync {
+/// A connected queue pair, as the service thread uses it. The handle of the completion queue polls the concrete type.
+pub(crate) trait ServicedPair: Any + Send + Sync {
     /// Continues waiting requests while the application thread sleeps. Called by the service thread.
     fn service_sends(&self);
 }
@@ -40,7 +40,7 @@ pub(crate) trait PolledPair: Any + Send + Sync {
 /// A connected queue pair attached to a completion queue, and the kinds of completion that it delivers there.
 #[derive(Clone)]
 pub(crate) struct AttachedPair {
-    pub(crate) qp: Arc<dyn PolledPair>,
+    pub(crate) qp: Arc<dyn ServicedPair>,
     pub(crate) sends: bool,
     pub(crate) receives: bool,
 }
@@ -131,7 +131,7 @@ impl CqCore {
     }
 
     /// Attaches a connected queue pair to a reserved bit.
-    pub(crate) fn attach(&self, bit: u32, qp: Arc<dyn PolledPair>, sends: bool, receives: bool) {
+    pub(crate) fn attach(&self, bit: u32, qp: Arc<dyn ServicedPair>, sends: bool, receives: bool) {
         self.put(bit, Attachment::Pair(AttachedPair { qp, sends, receives }));
     }
 

@@ -26,8 +26,8 @@ impl SuspendedAccesses {
         suspended
     }
 
-    /// Stores the inbound grant of a queue pair during whose reset an access was in progress. `domains` are those of the
-    /// queue pair and of the receives that its peer could write to. Call it before the queue
+    /// Stores the inbound grant of a queue pair during whose reset an access was in progress. `domains` are the
+    /// protection domains of the queue pair and of the receives that its peer could write to. Call it before the queue
     /// pair shows its next state.
     pub(super) fn record(&self, qpn: u32, domains: (u32, u32), inbound: RevokedGrant) {
         self.lock().push(SuspendedAccess { qpn, domains, inbound });

@@ -30,9 +30,9 @@ struct PolledPair {
 
 impl PolledPair {
     /// Returns the queue pair in the form in which it is polled without dynamic dispatch.
-    fn of(AttachedPair { qp, sends, receives }: AttachedPair) -> Option<Self> {
+    fn of(AttachedPair { qp, sends, receives }: AttachedPair) -> Self {
         let qp: Arc<dyn Any + Send + Sync> = qp;
-        qp.downcast().ok().map(|qp| Self { qp, sends, receives })
+        Self { qp: qp.downcast().expect("only this type is attached"), sends, receives }
     }
 }
 
@@ -92,7 +92,7 @@ impl Cq {
         for attachment in attached {
             let (pair, source) = match attachment {
                 Attachment::Free | Attachment::Reserved => (None, None),
-                Attachment::Pair(pair) => (PolledPair::of(pair), None),
+                Attachment::Pair(pair) => (Some(PolledPair::of(pair)), None),
                 Attachment::Source(source) => (None, Some(source)),
             };
             self.pairs.push(pair);

@@ -198,7 +198,7 @@ impl Initiator {
             if is_known {
                 return;
             }
-            let grants = Grants::of(self, at, lkey.zip(local));
+            let grants = self.grants_for(at, lkey.zip(local));
             let before = std::mem::replace(self.grants_of(request.opcode), grants);
             if is_write {
                 self.earlier_write_grants = before;

@@ -18,7 +18,7 @@ use super::send::SendSide;
 use super::shared_receive::SharedReceiveSide;
 use super::{Connected, QpCore, RecvQueue};
 use crate::process::{ServiceWork, is_service_thread};
-use crate::shm_transport::cq::PolledPair;
+use crate::shm_transport::cq::ServicedPair;
 use crate::shm_transport::srq::{ReceiveWaiter, SrqCore};
 use crate::shm_transport::state::StateEvent;
 use crate::shm_transport::{CqSlot, QpResources, ShmTransport};
@@ -31,6 +31,7 @@ use crate::shm_transport::{CqSlot, QpResources, ShmTransport};
 #[repr(C, align(64))]
 pub(crate) struct QueuePair {
     recv: BiasedLock<RecvSide>,
+    /// State that the sides share; a queue pair dereferences to it.
     core: QpCore,
     pub(crate) send: PendingLock<SendSide>,
     /// Replaces `recv` if the receives are shared.
@@ -104,7 +105,7 @@ impl ReceiveWaiter for QueuePair {
     }
 }
 
-impl PolledPair for QueuePair {
+impl ServicedPair for QueuePair {
     fn service_sends(&self) {
         self.resume_for_sleeper();
     }
@@ -170,7 +171,7 @@ impl QueuePair {
     }
 
     /// Delivers completions; called by the polling thread of a completion queue. In the error state it delivers only
-    /// completions from before the error: see [`QpCore::poll_failures`].
+    /// completions from before the error: see [`QueuePair::poll_failures`].
     #[inline]
     pub(crate) fn poll(&self, sends: bool, receives: bool, wc: &mut [Wc]) -> usize {
         if self.state() == QpState::Err {

@@ -69,7 +69,7 @@ impl Scene {
 
     /// Returns the memory in which a peer of `b` publishes its hazard.
     fn way_into_b(&self) -> SharedMem {
-        self.b.core.inbound.lock().mem.clone()
+        self.b.pair.inbound.lock().mem.clone()
     }
 }
 
@@ -122,14 +122,14 @@ fn flushes_receives_only_after_peer_access_is_revoked() {
     // The state changes to ERR before the queue pair is closed: a poll in between must not flush receives.
     // SAFETY: no memory is named.
     unsafe { scene.b.post_recv(&[farcall_verbs::RecvWr::new(1, &[])]) }.unwrap();
-    let core = scene.b.core.clone();
-    assert!(core.apply_event(crate::shm_transport::state::StateEvent::Fail));
+    let pair = scene.b.pair.clone();
+    assert!(pair.apply_event(crate::shm_transport::state::StateEvent::Fail));
     let mut wc = [farcall_verbs::Wc::default(); 2];
-    assert_eq!(core.poll_failures(true, true, &mut wc), 0, "flushed while the peer was still let in");
-    core.close();
-    assert!(core.apply_event(crate::shm_transport::state::StateEvent::PeerAccessRevoked));
-    assert_eq!(core.poll(true, true, &mut wc), 0, "a failure before all that succeeded");
-    assert_eq!(core.poll_failures(true, true, &mut wc), 1);
+    assert_eq!(pair.poll_failures(true, true, &mut wc), 0, "flushed while the peer was still let in");
+    pair.close();
+    assert!(pair.apply_event(crate::shm_transport::state::StateEvent::PeerAccessRevoked));
+    assert_eq!(pair.poll(true, true, &mut wc), 0, "a failure before all that succeeded");
+    assert_eq!(pair.poll_failures(true, true, &mut wc), 1);
 }
 
 #[test]
