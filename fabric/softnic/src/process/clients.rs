@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use farcall_shm::fence;
 use farcall_shm::fork::DontForkFd;
@@ -16,7 +16,6 @@ use super::rendezvous::{
     Block, Refusal, Reply, ReplyBody, Request, RequestBody, TrustLevel, accepts_frames, authorize_peer,
     recv_frame, send_frame,
 };
-use super::service_thread::{Service, WatchedFd};
 use super::service_work::RESUME_DELAY_MAX;
 
 /// Maximum number of connected clients.
@@ -66,10 +65,42 @@ fn process_number(pidfd: &OwnedFd) -> Option<u64> {
 }
 
 impl Client {
-    fn new(socket: OwnedFd, id: u64, trust_level: TrustLevel) -> Self {
+    pub(super) fn new(socket: OwnedFd, id: u64, trust_level: TrustLevel) -> Self {
         let liveness = ProcessLiveness::of_socket_peer(socket.as_fd()).ok().map(Arc::new);
         let process_number = liveness.as_deref().and_then(|liveness| process_number(&liveness.pidfd));
         Self { socket: DontForkFd::new(socket), id, trust_level, process_number, liveness }
+    }
+
+    /// Checks that with it the clients in total, one process, or other users do not use too many descriptors of this
+    /// process; `connected` are all other clients.
+    ///
+    /// # Errors
+    /// Returns the reason if they do.
+    pub(super) fn require_capacity<'a>(
+        &self,
+        connected: impl Iterator<Item = &'a Self>,
+    ) -> Result<(), String> {
+        let (mut all, mut same_process, mut others) = (0, 0, 0);
+        for other in connected {
+            all += 1;
+            let is_same_process =
+                self.process_number.is_some() && other.process_number == self.process_number;
+            same_process += usize::from(is_same_process);
+            others += usize::from(other.trust_level == TrustLevel::SameGroup);
+        }
+        let max = clients_max(getrlimit(Resource::Nofile).current);
+        if all >= max {
+            return Err(format!(
+                "{all} are connected, at most {max} may be (a quarter of RLIMIT_NOFILE: raise it)"
+            ));
+        }
+        if self.trust_level == TrustLevel::SameGroup && others >= max / 2 {
+            return Err(format!("{others} of other users are connected, at most {} may be", max / 2));
+        }
+        if same_process >= clients_per_process_max(max) {
+            return Err(format!("its process has {same_process} already"));
+        }
+        Ok(())
     }
 
     pub(crate) fn liveness(&self) -> Option<&Arc<ProcessLiveness>> {
@@ -134,13 +165,20 @@ impl Client {
     }
 }
 
-impl Service {
-    /// Accepts the connections that wait at a block's socket.
-    pub(super) fn accept(&self, block: &Block) {
+/// Accepts the connections of client processes.
+#[derive(Default)]
+pub(super) struct ClientAcceptor {
+    /// `true` if the last `accept` failed and a warning was logged.
+    has_shortage: AtomicBool,
+}
+
+impl ClientAcceptor {
+    /// Accepts the next connection of an authorized process that waits at a block's socket; `None` if there is none.
+    pub(super) fn accept(&self, block: &Block) -> Option<(OwnedFd, TrustLevel)> {
         loop {
             let socket = match accept_with(&block.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => socket,
-                Err(Errno::AGAIN) => return,
+                Err(Errno::AGAIN) => return None,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => {
                     // The connection stays in the backlog, so the socket stays readable. Sleep instead of spinning on
@@ -148,52 +186,15 @@ impl Service {
                     if !self.has_shortage.swap(true, Ordering::Relaxed) {
                         tracing::warn!("softnic service: peers have to wait (raise RLIMIT_NOFILE): {error}");
                     }
-                    return std::thread::sleep(RESUME_DELAY_MAX);
+                    std::thread::sleep(RESUME_DELAY_MAX);
+                    return None;
                 }
             };
             self.has_shortage.store(false, Ordering::Relaxed);
-            let trust_level = match authorize_peer(socket.as_fd(), "a local process") {
-                Ok(trust_level) => trust_level,
-                Err(error) => {
-                    tracing::warn!("softnic service: refused a connection: {error}");
-                    continue;
-                }
-            };
-            let client = Arc::new(Client::new(socket, self.next_token(), trust_level));
-            if let Err(why) = self.require_capacity_for(&client) {
-                tracing::warn!("softnic service: refused a connection: {why}");
-                continue;
-            }
-            if let Err(error) = self.watch_fd(client.socket.as_fd(), WatchedFd::Client(client.clone())) {
-                tracing::warn!("softnic service: {error}");
+            match authorize_peer(socket.as_fd(), "a local process") {
+                Ok(trust_level) => return Some((socket, trust_level)),
+                Err(error) => tracing::warn!("softnic service: refused a connection: {error}"),
             }
         }
-    }
-
-    /// Checks that the clients in total, one process, or other users do not use too many descriptors of this process.
-    fn require_capacity_for(&self, client: &Client) -> Result<(), String> {
-        let (mut all, mut same_process, mut others) = (0, 0, 0);
-        for other in self.watched.lock().values() {
-            if let WatchedFd::Client(other) = other {
-                all += 1;
-                let is_same_process =
-                    client.process_number.is_some() && other.process_number == client.process_number;
-                same_process += usize::from(is_same_process);
-                others += usize::from(other.trust_level == TrustLevel::SameGroup);
-            }
-        }
-        let max = clients_max(getrlimit(Resource::Nofile).current);
-        if all >= max {
-            return Err(format!(
-                "{all} are connected, at most {max} may be (a quarter of RLIMIT_NOFILE: raise it)"
-            ));
-        }
-        if client.trust_level == TrustLevel::SameGroup && others >= max / 2 {
-            return Err(format!("{others} of other users are connected, at most {} may be", max / 2));
-        }
-        if same_process >= clients_per_process_max(max) {
-            return Err(format!("its process has {same_process} already"));
-        }
-        Ok(())
     }
 }

@@ -10,10 +10,13 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::{Arc, MutexGuard, Once};
 
+use farcall_shm::Mutex;
 use farcall_shm::fork::{self as registry, LockedRegistry};
 
-use super::registry::INSTANCE;
 use super::{interned, shared_remap};
+
+/// The only instance of this process; its type is that of the transport's state.
+pub(crate) static INSTANCE: Mutex<Option<Arc<dyn Any + Send + Sync>>> = Mutex::new(None);
 
 /// Locks that the forking thread holds during the fork, so that the child finds consistent lists.
 struct Locks {

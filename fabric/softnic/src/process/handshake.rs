@@ -1,8 +1,9 @@
 //! Handshake with a peer process on first contact. The kernel reports its identity immediately, which is checked before
 //! anything else; its reply arrives later. No thread blocks for the reply.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use farcall_shm::fork::DontForkFd;
 use farcall_shm::{Mutex, Segment, SharedMem, fence};
@@ -12,10 +13,11 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use super::liveness::ProcessLiveness;
 use super::peer::Peer;
+use super::peers::Peers;
 use super::regions::MAX_REGIONS;
-use super::registry::Process;
 use super::rendezvous::{Refusal, ReplyBody, RequestBody, TrustLevel, authorize_peer, socket_address};
 use super::requests::{PeerReply, ReplyInterest, Requests};
+use super::service_thread::Service;
 
 const OP: &str = "connect to a peer process";
 
@@ -30,23 +32,41 @@ impl PeerHandshake {
     /// # Errors
     /// Returns an error if there is no such process, if either process is not authorized to connect to the other, or if
     /// the reply is invalid.
-    pub(super) fn poll(&self, process: &Process, block: u32) -> Result<Option<Arc<Peer>>> {
+    pub(super) fn poll(&self, service: &Service, peers: &Peers, block: u32) -> Result<Option<Arc<Peer>>> {
         let mut pending = self.0.lock();
         // Another handshake with the process may have completed in the meantime.
-        if let Some(peer) = process.connected_peer(block) {
+        if let Some(peer) = peers.get(block) {
             return Ok(Some(peer));
         }
         let started = match pending.take() {
             Some(started) => started,
-            None => PendingHello::begin(process, block)?,
+            None => PendingHello::begin(service, block)?,
         };
         match started.poll()? {
-            Ok(peer) => process.add_peer(block, peer).map(Some),
+            Ok(peer) => peers.add(service, block, peer).map(Some),
             Err(unanswered) => {
                 *pending = Some(unanswered);
                 Ok(None)
             }
         }
+    }
+}
+
+/// Handshakes in progress by block; kept alive by those that want to reach the process.
+#[derive(Default)]
+pub(super) struct Handshakes(Mutex<HashMap<u32, Weak<PeerHandshake>>>);
+
+impl Handshakes {
+    /// Returns the handshake in progress with the owner of a block, or a new one.
+    pub(super) fn get_or_begin(&self, block: u32) -> Arc<PeerHandshake> {
+        let mut handshakes = self.0.lock();
+        if let Some(handshake) = handshakes.get(&block).and_then(Weak::upgrade) {
+            return handshake;
+        }
+        handshakes.retain(|_, handshake| handshake.strong_count() > 0);
+        let handshake = Arc::<PeerHandshake>::default();
+        handshakes.insert(block, Arc::downgrade(&handshake));
+        handshake
     }
 }
 
@@ -66,10 +86,10 @@ struct PendingHello {
 }
 
 impl PendingHello {
-    fn begin(process: &Process, block: u32) -> Result<Self> {
+    fn begin(service: &Service, block: u32) -> Result<Self> {
         let (name, socket, trust_level) = connect_to_owner(block)?;
         let liveness = ProcessLiveness::of_socket_peer(socket.as_fd())?;
-        process.service.watch_handshake(socket.as_fd())?;
+        service.watch_handshake(socket.as_fd())?;
         let requests = Requests::new(Arc::new(DontForkFd::new(socket)));
         Ok(Self { name, trust_level, liveness, requests, interest: ReplyInterest::default() })
     }

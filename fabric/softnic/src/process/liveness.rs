@@ -3,16 +3,12 @@
 //!
 //! The state of a socket is not used for this: a forked child may still hold the socket open.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use farcall_verbs::Result;
 
-use super::TransportBackend;
-use super::peer::Peer;
 use super::rendezvous::{has_exited, peer_pidfd};
-use super::service_thread::{Service, WatchedFd};
 
 /// Liveness of another process.
 pub(crate) struct ProcessLiveness {
@@ -40,51 +36,7 @@ impl ProcessLiveness {
         self.is_known_exited()
     }
 
-    fn mark_exited(&self) {
+    pub(super) fn mark_exited(&self) {
         self.has_exited.store(true, Ordering::Release);
-    }
-}
-
-impl Service {
-    /// Watches the liveness of a process that sends datagrams to this one, unless it is watched already.
-    pub(crate) fn watch_sender(&self, instance: u64, liveness: &Arc<ProcessLiveness>) {
-        let is_it = |watched: &WatchedFd| match watched {
-            WatchedFd::Peer(peer) => peer.instance == instance,
-            WatchedFd::Sender(known, _) => *known == instance,
-            _ => false,
-        };
-        if self.watched.lock().values().any(is_it) {
-            return;
-        }
-        if let Err(error) =
-            self.watch_fd(liveness.pidfd.as_fd(), WatchedFd::Sender(instance, liveness.clone()))
-        {
-            // Its rings are then revoked when other senders need the space.
-            tracing::warn!("softnic service: {error}");
-        }
-    }
-
-    /// Called when a peer's pidfd indicates its exit.
-    pub(super) fn on_peer_exit(&self, backend: &dyn TransportBackend, peer: &Arc<Peer>) {
-        self.unwatch(peer);
-        backend.process().forget(peer);
-        Self::report_exit(backend, peer.instance, &peer.liveness);
-    }
-
-    /// Like [`Service::on_peer_exit`], for a sender.
-    pub(super) fn on_sender_exit(
-        &self,
-        backend: &dyn TransportBackend,
-        instance: u64,
-        liveness: &ProcessLiveness,
-    ) {
-        self.unwatch_fd(liveness.pidfd.as_fd());
-        Self::report_exit(backend, instance, liveness);
-    }
-
-    fn report_exit(backend: &dyn TransportBackend, instance: u64, liveness: &ProcessLiveness) {
-        // Set first: threads that are notified below must read it.
-        liveness.mark_exited();
-        backend.on_process_exit(instance);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use farcall_shm::{Mutex, Segment, SharedMem, SharedWord};
 use farcall_verbs::{Access, Error, Result, Sge};
 
-use crate::process::Process;
+use crate::process::service_thread::Service;
 use crate::process::shared_remap::{self, Window};
 
 /// Maximum number of regions of a process.
@@ -46,9 +46,9 @@ impl Backing {
     }
 
     /// Reverts the changes to the program's memory that allowed peers to map it.
-    pub(crate) fn restore_private(&self, process: &Process) {
+    pub(crate) fn restore_private(&self, service: &Service) {
         if let Self::Private { window: Some(window), .. } = self {
-            shared_remap::restore_private(process, window);
+            shared_remap::restore_private(service, window);
         }
     }
 }

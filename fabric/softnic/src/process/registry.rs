@@ -1,11 +1,9 @@
 //! State that a process has once: its memory regions, its peers, and one blocking service thread.
 
-use std::any::Any;
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 
 use farcall_shm::fork::Generation;
 use farcall_shm::{Mutex, fence};
@@ -14,15 +12,13 @@ use farcall_verbs::{Error, Gid, Mtu, Result};
 use super::addresses::{TransportPolicy, is_of_this_host, require_device, require_peer, whole_mtu_of};
 use super::fork;
 use super::gid_table::{Entry, GidTable};
-use super::handshake::PeerHandshake;
+use super::handshake::{Handshakes, PeerHandshake};
 use super::local_gids::{GID_TABLE_LEN, gid_table, is_ip_address};
 use super::peer::Peer;
+use super::peers::Peers;
 use super::regions::RegionTable;
 use super::rendezvous::{block_of, gid, is_published_address, is_reachable_by_shm};
 use super::service_thread::Service;
-
-/// The only instance of this process; its type is that of the transport's state.
-pub(crate) static INSTANCE: Mutex<Option<Arc<dyn Any + Send + Sync>>> = Mutex::new(None);
 
 pub(crate) struct Process {
     fork_generation: Generation,
@@ -39,10 +35,8 @@ pub(crate) struct Process {
     pub(crate) table: GidTable,
     pub(crate) regions: RegionTable,
     pub(crate) service: Service,
-    /// Peers by block of queue pair numbers.
-    peers: Mutex<HashMap<u32, Arc<Peer>>>,
-    /// Handshakes in progress by block; kept alive by those that want to reach the process.
-    handshakes: Mutex<HashMap<u32, Weak<PeerHandshake>>>,
+    peers: Peers,
+    handshakes: Handshakes,
     /// Handshake with the process that was last checked; a connection to it continues on the same socket.
     authorizing: Mutex<Option<Arc<PeerHandshake>>>,
     next_number: AtomicU32,
@@ -57,7 +51,7 @@ pub(crate) fn gid_entries() -> Result<Vec<Entry>> {
 }
 
 impl Process {
-    /// Creates the state. The caller stores it in [`INSTANCE`], whose lock it holds.
+    /// Creates the state. The caller stores it in [`fork::INSTANCE`], whose lock it holds.
     pub(crate) fn new() -> Result<Self> {
         fork::install();
         fence::asymmetric();
@@ -77,8 +71,8 @@ impl Process {
             table,
             regions: RegionTable::new()?,
             service: Service::new()?,
-            peers: Mutex::default(),
-            handshakes: Mutex::default(),
+            peers: Peers::default(),
+            handshakes: Handshakes::default(),
             authorizing: Mutex::default(),
             next_number: AtomicU32::new(1),
         })
@@ -267,9 +261,13 @@ impl Process {
         handshake: &mut Option<Arc<PeerHandshake>>,
     ) -> Result<Option<Arc<Peer>>> {
         let block = block_of(qpn);
-        let peer = match self.connected_peer(block) {
+        let peer = match self.peers.get(block) {
             Some(peer) => Ok(Some(peer)),
-            None => handshake.get_or_insert_with(|| self.handshake_with(block)).poll(self, block),
+            None => handshake.get_or_insert_with(|| self.handshakes.get_or_begin(block)).poll(
+                &self.service,
+                &self.peers,
+                block,
+            ),
         };
         if !matches!(peer, Ok(None)) {
             *handshake = None;
@@ -288,37 +286,8 @@ impl Process {
         Ok(())
     }
 
-    /// Returns the handshake in progress with the owner of a block, or a new one.
-    fn handshake_with(&self, block: u32) -> Arc<PeerHandshake> {
-        let mut handshakes = self.handshakes.lock();
-        if let Some(handshake) = handshakes.get(&block).and_then(Weak::upgrade) {
-            return handshake;
-        }
-        handshakes.retain(|_, handshake| handshake.strong_count() > 0);
-        let handshake = Arc::<PeerHandshake>::default();
-        handshakes.insert(block, Arc::downgrade(&handshake));
-        handshake
-    }
-
-    /// Returns the process that owns a block, if it is connected and has not exited.
-    pub(super) fn connected_peer(&self, block: u32) -> Option<Arc<Peer>> {
-        self.peers.lock().get(&block).filter(|peer| !peer.liveness.has_exited()).cloned()
-    }
-
-    pub(super) fn add_peer(&self, block: u32, peer: Peer) -> Result<Arc<Peer>> {
-        let peer = Arc::new(peer);
-        let mut peers = self.peers.lock();
-        if let Some(known) = peers.get(&block).filter(|known| !known.liveness.has_exited()) {
-            return Ok(known.clone());
-        }
-        self.service.watch(&peer)?;
-        // If the peer has exited in the meantime, the service thread still detects it, because it watches the pidfd.
-        peers.insert(block, peer.clone());
-        Ok(peer)
-    }
-
     /// Removes an exited peer, so that its descriptors and mappings are released with its last queue pair.
     pub(super) fn forget(&self, peer: &Arc<Peer>) {
-        self.peers.lock().retain(|_, known| !Arc::ptr_eq(known, peer));
+        self.peers.forget(peer);
     }
 }

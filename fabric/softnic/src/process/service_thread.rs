@@ -15,21 +15,20 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use super::TransportBackend;
-use super::clients::{Client, NextInterest};
+use super::clients::{Client, ClientAcceptor, NextInterest};
 use super::liveness::ProcessLiveness;
 use super::peer::Peer;
 use super::rendezvous::Block;
-use super::service_work::{RESUME_DELAY_MAX, ServiceWorkList};
+use super::service_work::{RESUME_DELAY_MAX, ServiceWork, ServiceWorkList};
 use super::waker::Waker;
 
 pub(crate) struct Service {
     epoll: DontForkFd,
     waker: Waker,
     next_token: AtomicU64,
-    pub(super) watched: Mutex<HashMap<u64, WatchedFd>>,
-    pub(super) work_list: ServiceWorkList,
-    /// `true` if the last `accept` failed and a warning was logged.
-    pub(super) has_shortage: AtomicBool,
+    watched: Mutex<HashMap<u64, WatchedFd>>,
+    work_list: ServiceWorkList,
+    acceptor: ClientAcceptor,
     /// Held while the thread is not in `epoll_wait`.
     working: Mutex<()>,
     thread_id: AtomicU32,
@@ -37,7 +36,7 @@ pub(crate) struct Service {
 
 /// Descriptor in the epoll set.
 #[derive(Clone)]
-pub(super) enum WatchedFd {
+enum WatchedFd {
     Listener(Arc<Block>),
     Client(Arc<Client>),
     /// Pidfd of a peer, watched until its exit is reported, even if another process owns the peer's block by then.
@@ -78,7 +77,7 @@ impl Service {
             next_token: AtomicU64::new(HELLO_TOKEN + 1),
             watched: Mutex::default(),
             work_list: ServiceWorkList::default(),
-            has_shortage: AtomicBool::new(false),
+            acceptor: ClientAcceptor::default(),
             working: Mutex::default(),
             thread_id: AtomicU32::new(0),
         })
@@ -105,11 +104,11 @@ impl Service {
     }
 
     /// Returns a token that was not used before.
-    pub(super) fn next_token(&self) -> u64 {
+    fn next_token(&self) -> u64 {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn watch_fd(&self, fd: BorrowedFd<'_>, watched: WatchedFd) -> Result<()> {
+    fn watch_fd(&self, fd: BorrowedFd<'_>, watched: WatchedFd) -> Result<()> {
         let token = self.next_token();
         self.watched.lock().insert(token, watched);
         self.epoll_add(fd, token, epoll::EventFlags::IN)
@@ -146,7 +145,7 @@ impl Service {
     }
 
     /// Stops watching `fd`.
-    pub(super) fn unwatch_fd(&self, fd: BorrowedFd<'_>) {
+    fn unwatch_fd(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
@@ -165,7 +164,7 @@ impl Service {
     }
 
     /// Stops watching a peer.
-    pub(super) fn unwatch(&self, peer: &Arc<Peer>) {
+    fn unwatch(&self, peer: &Arc<Peer>) {
         self.unwatch_fd(peer.liveness.pidfd.as_fd());
         self.unwatch_fd(peer.socket.as_fd());
         self.watched.lock().retain(|_, w| match w {
@@ -173,6 +172,80 @@ impl Service {
             WatchedFd::Replies(weak) => weak.as_ptr() != Arc::as_ptr(peer),
             _ => true,
         });
+    }
+
+    /// Lists `work` for continuation at intervals, starting soon, until it no longer waits. Costs almost nothing if it
+    /// is listed already, which `is_listed` indicates. Returns whether it was not. Must be called after the wait began.
+    pub(crate) fn schedule(
+        &self,
+        is_listed: &AtomicBool,
+        work: impl FnOnce() -> Weak<dyn ServiceWork>,
+    ) -> bool {
+        self.work_list.schedule(is_listed, work, &self.waker)
+    }
+
+    /// Like [`Service::schedule`], but due immediately, even if it is listed already.
+    pub(crate) fn schedule_now(&self, work: Weak<dyn ServiceWork>) {
+        self.work_list.schedule_now(work, &self.waker);
+    }
+
+    /// Watches the liveness of a process that sends datagrams to this one, unless it is watched already.
+    pub(crate) fn watch_sender(&self, instance: u64, liveness: &Arc<ProcessLiveness>) {
+        let is_it = |watched: &WatchedFd| match watched {
+            WatchedFd::Peer(peer) => peer.instance == instance,
+            WatchedFd::Sender(known, _) => *known == instance,
+            _ => false,
+        };
+        if self.watched.lock().values().any(is_it) {
+            return;
+        }
+        if let Err(error) =
+            self.watch_fd(liveness.pidfd.as_fd(), WatchedFd::Sender(instance, liveness.clone()))
+        {
+            // Its rings are then revoked when other senders need the space.
+            tracing::warn!("softnic service: {error}");
+        }
+    }
+
+    /// Called when a peer's pidfd indicates its exit.
+    fn on_peer_exit(&self, backend: &dyn TransportBackend, peer: &Arc<Peer>) {
+        self.unwatch(peer);
+        backend.process().forget(peer);
+        Self::report_exit(backend, peer.instance, &peer.liveness);
+    }
+
+    /// Like [`Service::on_peer_exit`], for a sender.
+    fn on_sender_exit(&self, backend: &dyn TransportBackend, instance: u64, liveness: &ProcessLiveness) {
+        self.unwatch_fd(liveness.pidfd.as_fd());
+        Self::report_exit(backend, instance, liveness);
+    }
+
+    fn report_exit(backend: &dyn TransportBackend, instance: u64, liveness: &ProcessLiveness) {
+        // Set first: threads that are notified below must read it.
+        liveness.mark_exited();
+        backend.on_process_exit(instance);
+    }
+
+    /// Accepts the connections that wait at a block's socket.
+    fn accept(&self, block: &Block) {
+        while let Some((socket, trust_level)) = self.acceptor.accept(block) {
+            let client = Arc::new(Client::new(socket, self.next_token(), trust_level));
+            if let Err(why) = self.require_capacity_for(&client) {
+                tracing::warn!("softnic service: refused a connection: {why}");
+                continue;
+            }
+            if let Err(error) = self.watch_fd(client.socket(), WatchedFd::Client(client.clone())) {
+                tracing::warn!("softnic service: {error}");
+            }
+        }
+    }
+
+    fn require_capacity_for(&self, client: &Client) -> Result<(), String> {
+        let watched = self.watched.lock();
+        client.require_capacity(watched.values().filter_map(|watched| match watched {
+            WatchedFd::Client(other) => Some(&**other),
+            _ => None,
+        }))
     }
 
     fn run_iteration(&self, backend: &dyn TransportBackend) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use farcall_shm::{Mutex, fence};
 
-use super::service_thread::Service;
+use super::waker::Waker;
 
 /// Shortest and longest interval between attempts; it doubles from one to the other.
 const RESUME_DELAY_MIN: Duration = Duration::from_millis(1);
@@ -141,41 +141,48 @@ impl ServiceWorkList {
         }
         next.map(|at| at.saturating_duration_since(Instant::now()))
     }
-}
 
-impl Service {
     /// Lists `work` for continuation at intervals, starting soon, until it no longer waits. Costs almost nothing if it
-    /// is listed already. Returns whether it was not. Must be called after the wait began.
-    pub(crate) fn schedule<W: ServiceWork + 'static>(&self, work: &W, weak: &Weak<W>) -> bool {
+    /// is listed already. Returns whether it was not. Must be called after the wait began. `is_listed` is the work's
+    /// flag, and `waker` wakes the service thread.
+    pub(super) fn schedule(
+        &self,
+        is_listed: &AtomicBool,
+        work: impl FnOnce() -> Weak<dyn ServiceWork>,
+        waker: &Waker,
+    ) -> bool {
         // The thread that removes work from the list then checks once more whether it waits.
         fence::light();
-        if work.is_listed().load(Ordering::Relaxed) {
+        if is_listed.load(Ordering::Relaxed) {
             return false;
         }
-        let mut list = self.work_list.0.lock();
-        if work.is_listed().swap(true, Ordering::Relaxed) {
+        let weak = work();
+        let Some(work) = weak.upgrade() else { return false };
+        let mut list = self.0.lock();
+        if is_listed.swap(true, Ordering::Relaxed) {
             return false;
         }
         let (at, poll_count) = (Instant::now() + RESUME_DELAY_MIN, work.app_poll_count());
-        list.entries.push(Entry::new(weak.clone(), at, work.wait_count(), poll_count));
+        list.entries.push(Entry::new(weak, at, work.wait_count(), poll_count));
         if list.reschedule(at) {
-            self.wake();
+            waker.wake();
         }
         true
     }
 
-    /// Like [`Service::schedule`], but due immediately, even if it is listed already.
-    pub(crate) fn schedule_now<W: ServiceWork + 'static>(&self, work: &W, weak: &Weak<W>) {
-        let mut list = self.work_list.0.lock();
+    /// Like [`ServiceWorkList::schedule`], but due immediately, even if it is listed already.
+    pub(super) fn schedule_now(&self, weak: Weak<dyn ServiceWork>, waker: &Waker) {
+        let Some(work) = weak.upgrade() else { return };
+        let mut list = self.0.lock();
         let at = Instant::now();
-        let entry = Entry::new(weak.clone(), at, work.wait_count(), None);
-        let is_same = |entry: &&mut Entry| entry.work.as_ptr().addr() == weak.as_ptr().addr();
+        let entry = Entry::new(weak, at, work.wait_count(), None);
+        let is_same = |listed: &&mut Entry| listed.work.as_ptr().addr() == Arc::as_ptr(&work).addr();
         if !work.is_listed().swap(true, Ordering::Relaxed) {
             list.entries.push(entry);
         } else if let Some(listed) = list.entries.iter_mut().find(is_same) {
             *listed = entry;
         }
         list.next_pass = Some(at);
-        self.wake();
+        waker.wake();
     }
 }

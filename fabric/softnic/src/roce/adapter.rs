@@ -10,12 +10,13 @@ use farcall_wire::{
 
 use super::counters::PortCounters;
 use super::memory;
-use super::qp::{Posted, QpContext, Receive};
+use super::qp_context::{Posted, QpContext};
 use super::send_batch::{Route, SendBatch};
 use super::send_sockets::SendSockets;
 use super::timers::Timers;
 use crate::process::regions::RegionTable;
 use crate::shm_transport::flight::Event as Flight;
+use crate::shm_transport::srq::Receive;
 
 /// The port as seen by the protocol of one queue pair during one call.
 pub(super) struct PortAdapter<'a> {

@@ -26,6 +26,7 @@ mod ecn;
 mod faults;
 mod gro_pause;
 mod gso;
+mod mad_queue;
 mod management;
 mod management_claim;
 pub(crate) mod memory;
@@ -35,6 +36,8 @@ mod poll_responsibility;
 mod port;
 mod post;
 mod qp;
+mod qp_context;
+mod rx_queues;
 mod send_batch;
 mod send_sockets;
 mod shared_port;
@@ -44,7 +47,8 @@ mod state;
 mod steering;
 mod timers;
 
-pub use management::{Management, ManagementDatagram};
+pub use mad_queue::ManagementDatagram;
+pub use management::Management;
 
 pub(crate) use datagrams::{Datagram, RoceDatagrams, discard, listen, open};
 pub(crate) use path::Path;

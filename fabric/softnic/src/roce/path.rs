@@ -1,11 +1,12 @@
 //! Path of packets to another host, and the route header that it produces for a datagram.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{Ipv6Addr, UdpSocket};
 
-use farcall_verbs::{AhAttr, Gid, ROUTE_HEADER_BYTES, Result, ipv4_route_header};
+use farcall_verbs::{AhAttr, Error, Gid, ROUTE_HEADER_BYTES, Result, ipv4_route_header};
+use farcall_wire::codec::UDP_PORT;
+use rustix::io::Errno;
 
-use super::socket::source_towards;
 use crate::process::Process;
 use crate::process::addresses::{require_device, require_peer};
 
@@ -60,6 +61,28 @@ impl Path {
         header[8..24].copy_from_slice(&Gid(self.src.octets()).0);
         header[24..].copy_from_slice(&Gid(self.dst.octets()).0);
         header
+    }
+}
+
+/// Returns the local address from which the kernel would send to `dst`.
+///
+/// # Errors
+/// Returns an error if there is no route to it.
+fn source_towards(operation: &'static str, dst: Ipv6Addr) -> Result<Ipv6Addr> {
+    let ask = || {
+        let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+        // Connecting a UDP socket sends no packet.
+        socket.connect((dst, UDP_PORT))?;
+        socket.local_addr()
+    };
+    match ask() {
+        Ok(std::net::SocketAddr::V6(name)) => Ok(*name.ip()),
+        Ok(std::net::SocketAddr::V4(name)) => Ok(name.ip().to_ipv6_mapped()),
+        Err(error) => {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::HOSTUNREACH);
+            let to = dst.to_canonical();
+            Err(Error::os(operation, format!("find a route to {to} (does ping reach it?)"), errno))
+        }
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
 use farcall_shm::Mutex;
-use farcall_verbs::Result;
+use farcall_verbs::{Result, Wc};
 
-use super::management;
+use super::mad_queue;
 use super::management_claim::Claim;
 use super::poll_responsibility::PollResponsibility;
 use super::shared_port::SharedPort;
@@ -15,6 +15,8 @@ use super::sources::truncate_own_packets;
 use super::state::State;
 use crate::process::rendezvous::block_of;
 use crate::process::{FdHandler, FdRegistration};
+use crate::shm_transport::cq::Source;
+use crate::shm_transport::datagram::DatagramCore;
 use crate::shm_transport::{RemoteTransport, ShmTransport};
 
 /// Minimum interval between polls of the port by polling threads. It limits the cost for other producers of the same
@@ -53,8 +55,8 @@ impl Port {
         }
         let began = Instant::now();
         let shared_port = Arc::new(SharedPort::join()?);
-        truncate_own_packets(shared_port.socket(), !shm.process.forces_roce())?;
-        let state = State::new(shm, shared_port.clone(), began)?;
+        truncate_own_packets(shared_port.socket(), !shm.core.process.forces_roce())?;
+        let state = State::new(shm, shared_port.clone(), began, DatagramSource::make)?;
         let port = Arc::new(Self {
             shm: Arc::downgrade(shm),
             shared_port: shared_port.clone(),
@@ -64,10 +66,10 @@ impl Port {
             registration: Mutex::default(),
         });
         let state = port.state.lock();
-        let registration = shm.process.service.register_fd(state.socket.fd(), port.clone())?;
+        let registration = shm.core.process.service.register_fd(shared_port.socket(), port.clone())?;
         *port.registration.lock() = Some(registration);
-        shm.process.service.register_fd(state.timer.as_fd(), port.clone())?;
-        shm.process.service.register_fd(shared_port.listener(), shared_port.clone())?;
+        shm.core.process.service.register_fd(state.timer.as_fd(), port.clone())?;
+        shm.core.process.service.register_fd(shared_port.listener(), shared_port.clone())?;
         drop(state);
         let _set = shm.remote.set(port.clone());
         *OPEN_PORT.lock() = Arc::downgrade(&port);
@@ -94,7 +96,7 @@ impl Port {
     /// # Errors
     /// See [`SharedPort::steer`].
     pub(super) fn claim(&self, claim: &mut Claim) -> Result<bool> {
-        claim.keep_or_claim(&self.shared_port, block_of(management::QPN))
+        claim.keep_or_claim(&self.shared_port, block_of(mad_queue::QPN))
     }
 
     /// Returns whether this process still holds queue pair 1.
@@ -157,9 +159,9 @@ impl Port {
         delivered
     }
 
-    fn watch(&self, state: &State, watched: bool) {
+    fn watch(&self, watched: bool) {
         if let (Some(shm), Some(registration)) = (self.shm.upgrade(), &*self.registration.lock()) {
-            shm.process.service.set_fd_watched(state.socket.fd(), registration, watched);
+            shm.core.process.service.set_fd_watched(self.shared_port.socket(), registration, watched);
         }
     }
 
@@ -172,7 +174,7 @@ impl Port {
         let (app_polled, now_ns) = (state.poll_activity.app_polls(), state.now_ns);
         let responsible = state.poll_activity.evaluate(now_ns);
         if state.poll_activity.app_polls() != app_polled {
-            self.watch(&state, app_polled);
+            self.watch(app_polled);
         }
         if responsible == PollResponsibility::ServiceThread {
             state.poll();
@@ -183,6 +185,31 @@ impl Port {
         }
         state.poll_activity.on_exit(now_ns, self.began.elapsed().as_nanos() as u64);
         responsible == PollResponsibility::ServiceThread && state.has_active_qps()
+    }
+}
+
+/// Source of completions for datagrams from other hosts to one queue pair.
+struct DatagramSource {
+    port: Arc<Port>,
+    core: Arc<DatagramCore>,
+}
+
+impl DatagramSource {
+    fn make(shm: &ShmTransport, core: Arc<DatagramCore>) -> Option<Arc<dyn Source>> {
+        Some(Arc::new(Self { port: Port::opened(shm)?, core }))
+    }
+}
+
+impl Source for DatagramSource {
+    fn poll(&self, wc: &mut [Wc]) -> usize {
+        // SAFETY: `Source::poll` is called only by the thread that polls the receive completion queue, and not while it
+        // works on the receives, as `deliver` requires.
+        self.port.poll(|state| unsafe { state.rx_queues.deliver(&self.core, wc) })
+    }
+
+    /// Always `true`, because polling it also polls the port for packets.
+    fn may_have_completions(&self) -> bool {
+        true
     }
 }
 
@@ -203,7 +230,7 @@ fn send_acknowledgements_at_exit() {
 extern "C" fn send_held_acknowledgements() {
     let Some(port) = OPEN_PORT.try_lock().and_then(|port| port.upgrade()) else { return };
     // A forked child owes no acknowledgements: the queue pairs belong to its parent.
-    if port.shm.upgrade().is_none_or(|shm| shm.process.is_inherited()) {
+    if port.shm.upgrade().is_none_or(|shm| shm.core.process.is_inherited()) {
         return;
     }
     let began = Instant::now();
@@ -241,7 +268,7 @@ impl RemoteTransport for Port {
             state.tick();
             state.finish();
             state.wake_service_thread();
-            self.watch(&state, true);
+            self.watch(true);
         }
     }
 

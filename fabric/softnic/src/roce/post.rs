@@ -3,9 +3,11 @@
 use farcall_verbs::{Error, PostError, QpState, RecvWr, Result, SendFlags, SendWr, WrOpcode};
 use farcall_wire::{Adapter, AtomicEth, AtomicOp, Reth, SendRequest, Work};
 
-use super::qp::{Posted, QpContext, Receive, RoceQp, Transport};
+use super::qp::RoceQp;
+use super::qp_context::{Posted, QpContext, Transport};
 use super::state::State;
 use crate::shm_transport::qp::gather_to_vec;
+use crate::shm_transport::srq::Receive;
 
 fn not_connected(operation: &'static str, qpn: u32) -> PostError {
     let source = Error::InvalidState {

@@ -9,9 +9,8 @@
 //! has combined (UDP_GRO) are split here.
 
 use std::mem::{MaybeUninit, size_of, zeroed};
-use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use farcall_verbs::{Error, Result};
 use farcall_wire::codec::UDP_PORT;
@@ -21,7 +20,6 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto};
 use super::cmsg::{CmsgBuffer, ECN_SPACE, PKTINFO_SPACE, RecvMeta, SEGMENT_SPACE, write_cmsgs};
 use super::ecn::Ecn;
 use super::path::Path;
-use super::shared_port::SharedPort;
 
 /// Maximum number of messages per system call; each is a datagram or a GSO batch.
 pub(super) const MESSAGES_MAX: usize = 32;
@@ -124,11 +122,6 @@ pub(super) enum BatchSendResult {
     TooLong,
     /// The first cannot be sent now, or not to its destination; handled as if it were lost.
     Lost,
-}
-
-pub(super) struct Socket {
-    /// Owner of the socket.
-    shared_port: Arc<SharedPort>,
 }
 
 pub(super) fn fail(what: &'static str) -> impl FnOnce(Errno) -> Error {
@@ -271,36 +264,30 @@ fn head(
     head
 }
 
-impl Socket {
-    /// Prepares the socket of a slot for bursts of packets.
-    pub(super) fn new(shared_port: Arc<SharedPort>) -> Self {
-        let whole = shared_port.socket();
-        // A smaller buffer is not an error. Privileged processes may exceed the system's limit.
-        let _ = net::sockopt::set_socket_recv_buffer_size(whole, RECEIVE_BYTES);
-        let _ = net::sockopt::set_socket_recv_buffer_size_force(whole, RECEIVE_BYTES);
-        Self { shared_port }
-    }
+/// Prepares a socket for bursts of packets.
+pub(super) fn enlarge_receive_buffer(socket: BorrowedFd<'_>) {
+    // A smaller buffer is not an error. Privileged processes may exceed the system's limit.
+    let _ = net::sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BYTES);
+    let _ = net::sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BYTES);
+}
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.shared_port.socket()
-    }
-
-    /// Receives up to a batch of messages. Never blocks.
-    pub(super) fn receive(&self, inbox: &mut RecvBatch) {
-        inbox.datagrams.clear();
-        let requested = inbox.messages_expected;
+impl RecvBatch {
+    /// Receives up to a batch of messages from a socket. Never blocks.
+    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) {
+        self.datagrams.clear();
+        let requested = self.messages_expected;
         let (mut names, mut pieces) = (unwritten::<libc::sockaddr_in6>(), unwritten::<libc::iovec>());
         let (mut controls, mut heads) = (unwritten::<CmsgBuffer>(), unwritten::<libc::mmsghdr>());
         for at in 0..requested {
-            let buffer = &mut inbox.bytes[at * MESSAGE_BUFFER_BYTES..][..MESSAGE_BUFFER_BYTES];
+            let buffer = &mut self.bytes[at * MESSAGE_BUFFER_BYTES..][..MESSAGE_BUFFER_BYTES];
             names[at].write(sockaddr(Ipv6Addr::UNSPECIFIED, 0));
             pieces[at].write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
             let head = head(&mut names[at], &mut pieces[at], &mut controls[at], size_of::<CmsgBuffer>());
             heads[at].write(head);
         }
-        let (fd, flags) = (self.fd().as_raw_fd(), libc::MSG_DONTWAIT);
+        let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
         // SAFETY: `requested` headers are initialized. Each refers to an address, a buffer and a control buffer of its
-        // own, which are local variables or belong to `inbox` and outlive the call.
+        // own, which are local variables or belong to `self` and outlive the call.
         let count = unsafe {
             libc::recvmmsg(fd, heads[0].as_mut_ptr(), requested as u32, flags, std::ptr::null_mut())
         };
@@ -328,7 +315,7 @@ impl Socket {
                 }
                 let (at, index_in_batch, is_marked) =
                     (at * MESSAGE_BUFFER_BYTES + offset, index_in_batch as u16, meta.is_marked);
-                inbox.datagrams.push(ReceivedDatagram {
+                self.datagrams.push(ReceivedDatagram {
                     src,
                     dst,
                     src_port,
@@ -339,7 +326,7 @@ impl Socket {
                 });
             }
         }
-        inbox.expect_after(count, received_bytes);
+        self.expect_after(count, received_bytes);
     }
 }
 
@@ -395,26 +382,4 @@ pub(super) fn send<'a>(
         let _set = discover_mtu(&socket, libc::IP_PMTUDISC_DO);
     }
     sent
-}
-
-/// Returns the local address from which the kernel would send to `dst`.
-///
-/// # Errors
-/// Returns an error if there is no route to it.
-pub(super) fn source_towards(operation: &'static str, dst: Ipv6Addr) -> Result<Ipv6Addr> {
-    let ask = || {
-        let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
-        // Connecting a UDP socket sends no packet.
-        socket.connect((dst, UDP_PORT))?;
-        socket.local_addr()
-    };
-    match ask() {
-        Ok(std::net::SocketAddr::V6(name)) => Ok(*name.ip()),
-        Ok(std::net::SocketAddr::V4(name)) => Ok(name.ip().to_ipv6_mapped()),
-        Err(error) => {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::HOSTUNREACH);
-            let to = dst.to_canonical();
-            Err(Error::os(operation, format!("find a route to {to} (does ping reach it?)"), errno))
-        }
-    }
 }

@@ -16,20 +16,20 @@ use rustix::time::{
 use super::adapter::PortAdapter;
 use super::counters::PortCounters;
 use super::crc::{LastCovered, flow};
-use super::datagrams::{DatagramOutcome, RxQueues};
 use super::faults::Faults;
 use super::gro_pause::GroPauses;
 use super::gso::GsoMode;
-use super::management::{self, MadQueue};
+use super::mad_queue::{self, MadQueue};
 use super::memory;
 use super::path::Path;
 use super::peer_port::Kind;
 use super::poll_responsibility::PollActivity;
-use super::qp::{RoceQpState, Transport};
+use super::qp_context::{RoceQpState, Transport};
+use super::rx_queues::{DatagramOutcome, MakeSource, RxQueues};
 use super::send_batch::{Route, SendBatch};
 use super::send_sockets::SendSockets;
 use super::shared_port::SharedPort;
-use super::socket::{ReceivedDatagram, RecvBatch, Socket};
+use super::socket::{ReceivedDatagram, RecvBatch, enlarge_receive_buffer};
 use super::sources::{Sources, is_truncated};
 use super::timers::Timers;
 use crate::process::QpnMap;
@@ -47,7 +47,6 @@ const BATCHES_PER_POLL: usize = 4;
 pub(super) struct State {
     shm: Weak<ShmTransport>,
     shared_port: Arc<SharedPort>,
-    pub(super) socket: Socket,
     pub(super) send_sockets: SendSockets,
     pub(super) qps: QpnMap<Box<RoceQpState>>,
     pub(super) rx_queues: RxQueues,
@@ -92,18 +91,23 @@ impl State {
     /// # Errors
     /// Returns an error if the system refuses the socket, if another user holds the port, or if the environment is
     /// malformed.
-    pub(super) fn new(shm: &Arc<ShmTransport>, shared_port: Arc<SharedPort>, began: Instant) -> Result<Self> {
+    pub(super) fn new(
+        shm: &Arc<ShmTransport>,
+        shared_port: Arc<SharedPort>,
+        began: Instant,
+        make_source: MakeSource,
+    ) -> Result<Self> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(|e| Error::os("open the RoCEv2 port", "create a timer (check RLIMIT_NOFILE)", e))?;
+        enlarge_receive_buffer(shared_port.socket());
         Ok(Self {
             shm: Arc::downgrade(shm),
-            socket: Socket::new(shared_port.clone()),
             send_sockets: SendSockets::new(shared_port.clone())?,
             shared_port,
             qps: QpnMap::default(),
-            rx_queues: RxQueues::new()?,
+            rx_queues: RxQueues::new(make_source)?,
             management: None,
-            sources: Sources::new(shm.process.forces_roce()),
+            sources: Sources::new(shm.core.process.forces_roce()),
             gro_pauses: GroPauses::default(),
             is_batch_known: false,
             recv_batch: RecvBatch::new(),
@@ -177,7 +181,7 @@ impl State {
             send_batch: &mut self.send_batch,
             timers: &mut self.timers,
             send_sockets: &self.send_sockets,
-            regions: &shm.process.regions,
+            regions: &shm.core.process.regions,
             counters: &self.counters,
             now_ns: self.now_ns,
         };
@@ -239,7 +243,7 @@ impl State {
         let Some(shm) = self.shm.upgrade() else { return };
         self.gro_pauses.end_if_due(&self.shared_port, self.now_ns);
         for _ in 0..BATCHES_PER_POLL {
-            self.socket.receive(&mut self.recv_batch);
+            self.recv_batch.receive(self.shared_port.socket());
             self.record_received();
             for at in 0..self.recv_batch.datagrams.len() {
                 let received = self.recv_batch.datagrams[at];
@@ -305,7 +309,7 @@ impl State {
         };
         let Some(qp) = self.qps.get_mut(&packet.dest_qpn) else {
             let is_admitted = || self.sources.admits(path.src, received.src_port, self.now_ns);
-            if let (management::QPN, Some(queue)) = (packet.dest_qpn, &mut self.management) {
+            if let (mad_queue::QPN, Some(queue)) = (packet.dest_qpn, &mut self.management) {
                 if !self.rx_queues.admits(shm, path) {
                     return self.counters.dropped_foreign.increment();
                 }
@@ -350,7 +354,7 @@ impl State {
             context,
             send_batch: &mut self.send_batch,
             timers: &mut self.timers,
-            regions: &shm.process.regions,
+            regions: &shm.core.process.regions,
             send_sockets: &self.send_sockets,
             counters: &self.counters,
             now_ns: self.now_ns,

@@ -6,35 +6,34 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
 use farcall_capture::Recorder;
-use farcall_shm::{AddressSpace, Mutex};
+use farcall_shm::{AddressSpace, Mutex, hazard};
 use farcall_verbs::Result;
 
+use super::core::ShmCore;
 use super::cq::CqCore;
 use super::datagram::DatagramCore;
 use super::object_counts::ObjectCounts;
-use super::qp::{QpCore, key_bit};
+use super::qp::{QueuePair, key_bit};
 use super::segments::Segments;
 use super::suspended_access::SuspendedAccesses;
+use crate::process::regions::GrantUse;
 use crate::process::rendezvous::Request;
 use crate::process::{Client, INSTANCE, Process, QpnTable, TransportBackend};
 
 pub(crate) struct ShmTransport {
-    pub(crate) process: Process,
+    pub(crate) core: Arc<ShmCore>,
     qpns: QpnTable<QpnEntry>,
     pub(crate) queue_memory: Segments,
-    pub(crate) pair_memory: Segments,
     pub(crate) region_memory: Segments,
     /// Numbers of existing objects.
-    pub(super) object_counts: ObjectCounts,
+    pub(crate) object_counts: Arc<ObjectCounts>,
     /// Completion queues that have a channel, so a thread may sleep on them.
     sleepers: Mutex<Vec<Weak<CqCore>>>,
-    pub(crate) suspended: SuspendedAccesses,
     /// Union of the key bits of all receives posted to connected queue pairs.
     receive_keys: AtomicU64,
-    /// Serializes the accesses that the service thread executes for peers.
-    pub(crate) access_turn: Mutex<()>,
     /// This process's address space, read-only and writable; opened when a peer first needs it.
     spaces: [OnceLock<Option<AddressSpace>>; 2],
     /// RoCEv2 transport; created at its first use.
@@ -60,7 +59,7 @@ pub(crate) trait RemoteTransport: Send + Sync {
 /// The object that a queue pair number identifies.
 #[derive(Clone)]
 enum QpnEntry {
-    Connected(Weak<QpCore>),
+    Connected(Weak<QueuePair>),
     Datagrams(Weak<DatagramCore>),
 }
 
@@ -72,16 +71,18 @@ impl ShmTransport {
             return Ok(instance.clone().downcast().expect("only this type is put there"));
         }
         let shm = Arc::new(Self {
-            process: Process::new()?,
+            core: Arc::new(ShmCore {
+                process: Process::new()?,
+                pair_memory: Segments::of_pairs(),
+                suspended: SuspendedAccesses::default(),
+                access_turn: Mutex::default(),
+            }),
             qpns: QpnTable::default(),
             queue_memory: Segments::of_queues(),
-            pair_memory: Segments::of_pairs(),
             region_memory: Segments::of_regions(),
-            object_counts: ObjectCounts::default(),
+            object_counts: Arc::default(),
             sleepers: Mutex::default(),
-            suspended: SuspendedAccesses::default(),
             receive_keys: AtomicU64::new(0),
-            access_turn: Mutex::default(),
             spaces: Default::default(),
             remote: OnceLock::new(),
             opening: Mutex::default(),
@@ -104,9 +105,12 @@ impl ShmTransport {
     }
 
     /// Creates a connected queue pair with a new number.
-    pub(crate) fn register_qp(&self, make: impl FnOnce(u32) -> Result<Arc<QpCore>>) -> Result<Arc<QpCore>> {
-        let entry_of = |qp: Arc<QpCore>| (qp.clone(), QpnEntry::Connected(Arc::downgrade(&qp)));
-        self.qpns.register(&self.process.service, |qpn| make(qpn).map(entry_of))
+    pub(crate) fn register_qp(
+        &self,
+        make: impl FnOnce(u32) -> Result<Arc<QueuePair>>,
+    ) -> Result<Arc<QueuePair>> {
+        let entry_of = |qp: Arc<QueuePair>| (qp.clone(), QpnEntry::Connected(Arc::downgrade(&qp)));
+        self.qpns.register(&self.core.process.service, |qpn| make(qpn).map(entry_of))
     }
 
     /// Creates a datagram queue pair with a new number.
@@ -115,14 +119,14 @@ impl ShmTransport {
         make: impl FnOnce(u32) -> Result<Arc<DatagramCore>>,
     ) -> Result<Arc<DatagramCore>> {
         let entry_of = |qp: Arc<DatagramCore>| (qp.clone(), QpnEntry::Datagrams(Arc::downgrade(&qp)));
-        self.qpns.register(&self.process.service, |qpn| make(qpn).map(entry_of))
+        self.qpns.register(&self.core.process.service, |qpn| make(qpn).map(entry_of))
     }
 
     pub(crate) fn unregister_qp(&self, qpn: u32) {
         self.qpns.remove(qpn);
     }
 
-    pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<QpCore>> {
+    pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<QueuePair>> {
         self.qpns.get(qpn)?.connected()
     }
 
@@ -130,7 +134,7 @@ impl ShmTransport {
         self.qpns.get(qpn)?.datagrams()
     }
 
-    pub(super) fn queue_pairs(&self) -> Vec<Arc<QpCore>> {
+    pub(super) fn queue_pairs(&self) -> Vec<Arc<QueuePair>> {
         self.qpns.all().iter().filter_map(QpnEntry::connected).collect()
     }
 
@@ -139,6 +143,29 @@ impl ShmTransport {
         if self.receive_keys.load(Relaxed) & key_bit(lkey) != 0 {
             self.queue_pairs().iter().for_each(|qp| qp.region_was_revoked(lkey));
         }
+    }
+
+    /// Called after a region of `pd` was revoked. Waits until no peer accesses the region, at most until `deadline`;
+    /// returns whether none does.
+    pub(crate) fn wait_out_of_region(
+        &self,
+        pd: u32,
+        rkey: u32,
+        granted: GrantUse,
+        deadline: Instant,
+    ) -> bool {
+        // A peer reaches a region only through queue pairs of its domain, and writes only to receives of that domain.
+        let concerns = |(own, receives): (u32, u32), hazard| {
+            (own == pd && hazard == hazard::of_region(rkey))
+                || (receives == pd && granted.receive && hazard == hazard::RECEIVES)
+        };
+        let mut clear = true;
+        for qp in self.queue_pairs() {
+            let domains = (qp.pd, qp.receives_pd);
+            clear &= qp.wait_until_no_access(deadline, |hazard| concerns(domains, hazard));
+        }
+        // Read last: an inbound grant that was reset in the meantime is in this list, or was waited for above.
+        clear && self.core.suspended.has_none(concerns)
     }
 
     /// Records that receives are posted whose scatter elements have these key bits.
@@ -159,7 +186,7 @@ impl ShmTransport {
 }
 
 impl QpnEntry {
-    fn connected(&self) -> Option<Arc<QpCore>> {
+    fn connected(&self) -> Option<Arc<QueuePair>> {
         match self {
             Self::Connected(qp) => qp.upgrade(),
             Self::Datagrams(_) => None,
@@ -176,14 +203,14 @@ impl QpnEntry {
 
 impl TransportBackend for ShmTransport {
     fn process(&self) -> &Process {
-        &self.process
+        &self.core.process
     }
 
     fn on_process_exit(&self, instance: u64) {
         let entries = self.qpns.all();
         let connected: Vec<_> = entries.iter().filter_map(QpnEntry::connected).collect();
         connected.iter().for_each(|qp| qp.on_process_exit(instance));
-        self.suspended.prune();
+        self.core.suspended.prune();
         // Shared receives that the process held without using them become available to other queue pairs.
         connected.iter().for_each(|qp| qp.continue_receives());
         entries.iter().filter_map(QpnEntry::datagrams).for_each(|qp| qp.on_process_exit(instance));

@@ -1,6 +1,7 @@
 //! Completion queues. A completion queue stores no completions. A poll visits the queue pairs named by its readiness
 //! bitmap and writes their completions directly into the caller's array, so the queue cannot overrun.
 
+use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,7 +11,6 @@ use farcall_shm::readiness::{MAX_BITS, Readiness};
 use farcall_shm::{Mutex, Segment};
 use farcall_verbs::{Error, Notify, Result, Wc};
 
-use super::qp::QpCore;
 use crate::process::Waker;
 use crate::process::rendezvous::CqLocation;
 
@@ -31,18 +31,18 @@ pub(crate) struct CqCore {
     fork_generation: Generation,
 }
 
+/// A connected queue pair, as the service thread uses it. The handle of the completion queue polls the concrete type.
+pub(crate) trait ServicedPair: Any + Send + Sync {
+    /// Continues waiting requests while the application thread sleeps. Called by the service thread.
+    fn service_sends(&self);
+}
+
 /// A connected queue pair attached to a completion queue, and the kinds of completion that it delivers there.
 #[derive(Clone)]
 pub(crate) struct AttachedPair {
-    pub(crate) qp: Arc<QpCore>,
+    pub(crate) qp: Arc<dyn ServicedPair>,
     pub(crate) sends: bool,
     pub(crate) receives: bool,
-}
-
-impl AttachedPair {
-    pub(crate) fn may_have_completions(&self) -> bool {
-        self.qp.may_have_completions(self.sends, self.receives)
-    }
 }
 
 /// Maximum number of completions of a [`Source`] before other sources are polled.
@@ -131,8 +131,8 @@ impl CqCore {
     }
 
     /// Attaches a connected queue pair to a reserved bit.
-    pub(crate) fn attach(&self, bit: u32, qp: &Arc<QpCore>, sends: bool, receives: bool) {
-        self.put(bit, Attachment::Pair(AttachedPair { qp: qp.clone(), sends, receives }));
+    pub(crate) fn attach(&self, bit: u32, qp: Arc<dyn ServicedPair>, sends: bool, receives: bool) {
+        self.put(bit, Attachment::Pair(AttachedPair { qp, sends, receives }));
     }
 
     /// Attaches another producer to a reserved bit.

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use farcall_verbs::{QpCap, Result};
 
-use super::ShmTransport;
+use super::core::ShmCore;
 use super::cq::CqCore;
 use super::events::Events;
 use super::srq::SrqCore;
 
 /// Resources of a new queue pair.
 pub(crate) struct QpResources {
-    pub(crate) shm: Arc<ShmTransport>,
+    pub(crate) shm: Arc<ShmCore>,
     pub(crate) events: Arc<Events>,
     pub(crate) pd: u32,
     pub(crate) cap: QpCap,

@@ -75,6 +75,7 @@
 //! that is stopped inside an access: its mapping of the sealed memory is set aside and never reused.
 
 mod context;
+mod core;
 pub(crate) mod cq;
 mod cq_slot;
 pub(crate) mod datagram;

@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use farcall_verbs::{Error, Result};
 
-use super::ShmTransport;
-
 /// Kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectKind {
@@ -38,7 +36,7 @@ pub(crate) struct ObjectCounts([AtomicU32; ObjectKind::COUNT]);
 
 /// Reservation for one object; dropping it releases the reservation.
 pub(crate) struct ObjectReservation {
-    shm: Arc<ShmTransport>,
+    counts: Arc<ObjectCounts>,
     kind: ObjectKind,
 }
 
@@ -48,14 +46,14 @@ impl ObjectReservation {
     /// # Errors
     /// Returns an error if `limit` objects exist.
     pub(crate) fn new(
-        shm: &Arc<ShmTransport>,
+        counts: &Arc<ObjectCounts>,
         kind: ObjectKind,
         operation: &'static str,
         limit: u32,
     ) -> Result<Self> {
         let next = |live: u32| (live < limit).then_some(live + 1);
-        match shm.object_counts.0[kind as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
-            Ok(_) => Ok(Self { shm: shm.clone(), kind }),
+        match counts.0[kind as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(_) => Ok(Self { counts: counts.clone(), kind }),
             Err(_) => Err(Error::Exhausted {
                 operation,
                 what: kind.name(),
@@ -68,6 +66,6 @@ impl ObjectReservation {
 
 impl Drop for ObjectReservation {
     fn drop(&mut self) {
-        self.shm.object_counts.0[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
+        self.counts.0[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -65,7 +65,7 @@ impl ShmTransport {
                 self.datagrams(dst_qpn).ok_or(Refusal::UnknownQp).and_then(|qp| {
                     let sent = qp.open_rx_ring((instance, src_qpn), client.id, reply)?;
                     if let Some(liveness) = client.liveness() {
-                        self.process.service.watch_sender(instance, liveness);
+                        self.core.process.service.watch_sender(instance, liveness);
                     }
                     Ok(sent)
                 })
@@ -96,8 +96,8 @@ impl ShmTransport {
         if !qp.is_granted_to(client.id) {
             return Err(Refusal::Taken);
         }
-        let pd = if receive { qp.receives_pd() } else { qp.pd };
-        let grant = self.process.regions.grant(rkey, pd, receive).ok_or(Refusal::UnknownKey)?;
+        let pd = if receive { qp.receives_pd } else { qp.pd };
+        let grant = self.core.process.regions.grant(rkey, pd, receive).ok_or(Refusal::UnknownKey)?;
         let RegionHandover { reach, mapped, fds } =
             RegionHandover::of(self, client.trust_level, &grant, receive);
         let body = ReplyBody::MapRegion(RegionGrant {

@@ -14,10 +14,8 @@ use rustix::fs::{self, SealFlags};
 use rustix::io::Errno;
 
 use super::ShmTransport;
+use super::qp::ACCESS_BYTES;
 use crate::process::rendezvous::{Access, Operation, Refusal};
-
-/// Maximum number of bytes per access. It bounds the time for which the service thread is busy with one access.
-pub(crate) const ACCESS_BYTES: u32 = 128 << 10;
 
 impl ShmTransport {
     /// Executes one access that arrived over the socket of `client`. Returns the previous value for an atomic,
@@ -40,13 +38,13 @@ impl ShmTransport {
         };
         // Revocation first changes what the checks below read, and then waits for this lock. An access that passed them
         // has therefore ended when revocation returns.
-        let _turn = self.access_turn.lock();
+        let _turn = self.core.access_turn.lock();
         let accept = qp.accepts_from(client, access.incarnation)?;
         if receive && !qp.offers_receive() {
             return Err(Refusal::Invalid);
         }
-        let pd = if receive { qp.receives_pd() } else { qp.pd };
-        let grant = self.process.regions.grant(access.rkey, pd, receive).ok_or(Refusal::UnknownKey)?;
+        let pd = if receive { qp.receives_pd } else { qp.pd };
+        let grant = self.core.process.regions.grant(access.rkey, pd, receive).ok_or(Refusal::UnknownKey)?;
         let rights = if receive { grant.access } else { grant.access & accept.access() };
         let offset = access.addr.checked_sub(grant.addr).ok_or(Refusal::UnknownKey)?;
         let len_bytes = u64::from(access.len_bytes);

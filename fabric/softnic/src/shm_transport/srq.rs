@@ -14,9 +14,9 @@ use farcall_verbs::{
     SrqInitAttr,
 };
 
-use super::ShmTransport;
+use super::core::ShmCore;
 use super::events::Events;
-use super::qp::{MAX_SGE, MAX_WR, QpCore};
+use super::qp::{MAX_SGE, MAX_WR};
 
 /// A posted receive.
 #[derive(Clone)]
@@ -49,17 +49,23 @@ impl Receive {
     }
 }
 
+/// A queue pair with a message for which the shared receive queue had no receive.
+pub(crate) trait ReceiveWaiter: Send + Sync {
+    /// Called after a receive was posted; `message` is the number of the message.
+    fn on_receive_posted(&self, message: u64);
+}
+
 struct Queue {
     receives: VecDeque<Receive>,
     max_wr: u32,
     /// SRQ limit; armed if it is not 0.
     limit: u32,
     /// Queue pairs with a message that found no receive, and the number of that message, in the order of the attempts.
-    waiting_for_receive: Vec<(Weak<QpCore>, u64)>,
+    waiting_for_receive: Vec<(Weak<dyn ReceiveWaiter>, u64)>,
 }
 
 pub(crate) struct SrqCore {
-    shm: Arc<ShmTransport>,
+    shm: Arc<ShmCore>,
     events: Arc<Events>,
     pub(crate) number: u32,
     pub(crate) pd: u32,
@@ -76,7 +82,7 @@ impl SrqCore {
     /// # Errors
     /// Returns an error if a size exceeds the limits of the device.
     pub(crate) fn new(
-        shm: &Arc<ShmTransport>,
+        shm: &Arc<ShmCore>,
         events: &Arc<Events>,
         pd: u32,
         attr: &SrqInitAttr,
@@ -120,7 +126,7 @@ impl SrqCore {
 
     /// Returns the oldest receive, for `message` of a queue pair. If there is none, the queue pair is announced to its
     /// completion queue after the next post.
-    pub(crate) fn take(&self, waiter: &Weak<QpCore>, message: u64) -> Option<Receive> {
+    pub(crate) fn take(&self, waiter: &Weak<dyn ReceiveWaiter>, message: u64) -> Option<Receive> {
         let mut queue = self.queue.lock();
         let taken = queue.receives.pop_front();
         if taken.is_some() {
@@ -166,7 +172,6 @@ impl SrqCore {
         for (qp, message) in waiting_for_receive {
             if let Some(qp) = qp.upgrade() {
                 qp.on_receive_posted(message);
-                qp.check_receives();
             }
         }
     }

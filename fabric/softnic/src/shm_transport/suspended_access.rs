@@ -4,13 +4,10 @@
 //! if the queue pair has been reconnected or no longer exists.
 
 use std::sync::MutexGuard;
-use std::time::Instant;
 
-use farcall_shm::{Mutex, hazard};
+use farcall_shm::Mutex;
 
-use super::context::ShmTransport;
 use super::qp::RevokedGrant;
-use crate::process::regions::GrantUse;
 
 struct SuspendedAccess {
     qpn: u32,
@@ -29,7 +26,8 @@ impl SuspendedAccesses {
         suspended
     }
 
-    /// Stores the inbound grant of a queue pair during whose reset an access was in progress. Call it before the queue
+    /// Stores the inbound grant of a queue pair during whose reset an access was in progress. `domains` are the
+    /// protection domains of the queue pair and of the receives that its peer could write to. Call it before the queue
     /// pair shows its next state.
     pub(super) fn record(&self, qpn: u32, domains: (u32, u32), inbound: RevokedGrant) {
         self.lock().push(SuspendedAccess { qpn, domains, inbound });
@@ -40,36 +38,16 @@ impl SuspendedAccesses {
         self.lock().iter().all(|suspended| suspended.qpn != qpn)
     }
 
+    /// Returns whether no access is in progress whose protection domains (see [`SuspendedAccesses::record`]) and hazard
+    /// `concerns` selects.
+    pub(super) fn has_none(&self, concerns: impl Fn((u32, u32), u64) -> bool) -> bool {
+        self.lock()
+            .iter()
+            .all(|suspended| suspended.inbound.has_no_access(|hazard| concerns(suspended.domains, hazard)))
+    }
+
     /// Removes the accesses that have ended.
     pub(super) fn prune(&self) {
         drop(self.lock());
-    }
-}
-
-impl ShmTransport {
-    /// Called after a region of `pd` was revoked. Waits until no peer accesses the region, at most until `deadline`;
-    /// returns whether none does.
-    pub(crate) fn wait_out_of_region(
-        &self,
-        pd: u32,
-        rkey: u32,
-        granted: GrantUse,
-        deadline: Instant,
-    ) -> bool {
-        // A peer reaches a region only through queue pairs of its domain, and writes only to receives of that domain.
-        let concerns = |(own, receives): (u32, u32)| {
-            move |hazard| {
-                (own == pd && hazard == hazard::of_region(rkey))
-                    || (receives == pd && granted.receive && hazard == hazard::RECEIVES)
-            }
-        };
-        let mut clear = true;
-        for qp in self.queue_pairs() {
-            clear &= qp.wait_until_no_access(deadline, concerns((qp.pd, qp.receives_pd())));
-        }
-        // Read last: an inbound grant that was reset in the meantime is in this list, or was waited for above.
-        let suspended = self.suspended.lock();
-        clear
-            && suspended.iter().all(|suspended| suspended.inbound.has_no_access(concerns(suspended.domains)))
     }
 }

@@ -66,16 +66,16 @@ impl Captured {
     }
 
     fn own_gid(&self, path: &AhAttr) -> Gid {
-        self.shm.process.table.get(usize::from(path.sgid_index))
+        self.shm.core.process.table.get(usize::from(path.sgid_index))
     }
 
     /// Returns whether messages to this destination are sent over RoCEv2. The port records those packets itself.
     fn is_remote_path(&self, dgid: Gid, qpn: u32) -> bool {
-        matches!(self.shm.process.is_remote_path("record a capture", dgid, qpn), Ok(true))
+        matches!(self.shm.core.process.is_remote_path("record a capture", dgid, qpn), Ok(true))
     }
 
     fn allows(&self, pd: u32, sges: &[Sge], len_bytes: u64, need: Access) -> bool {
-        memory::allows(&self.shm.process.regions, pd, sges, (0, len_bytes), need)
+        memory::allows(&self.shm.core.process.regions, pd, sges, (0, len_bytes), need)
     }
 }
 
@@ -93,7 +93,7 @@ impl CapturedQp {
     fn is_recorded(&self) -> bool {
         // In a forked child the recorder's lock may be held by a thread that does not exist.
         !self.is_remote
-            && !self.captured.shm.process.is_inherited()
+            && !self.captured.shm.core.process.is_inherited()
             && matches!(self.inner.state(), QpState::Rts | QpState::Sqd)
     }
 
@@ -207,7 +207,7 @@ impl Drop for CapturedQp {
     fn drop(&mut self) {
         // Removed before the number can be reused. In a forked child the lock may be held by a thread that does not
         // exist.
-        if !self.captured.shm.process.is_inherited() {
+        if !self.captured.shm.core.process.is_inherited() {
             self.captured.pairs.lock().remove(&self.inner.qp_num());
         }
     }
@@ -278,7 +278,7 @@ impl AddressHandle for CapturedHandle {
 
 impl Drop for CapturedHandle {
     fn drop(&mut self) {
-        if !self.captured.shm.process.is_inherited() {
+        if !self.captured.shm.core.process.is_inherited() {
             self.captured.paths.lock().remove(&self.inner.as_raw().addr());
         }
     }

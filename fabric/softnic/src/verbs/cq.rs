@@ -6,6 +6,7 @@ use std::sync::Arc;
 use farcall_verbs::{Notify, RawCq, Result, Wc};
 
 use crate::shm_transport::cq::{AttachedPair, Attachment, COMPLETIONS_PER_QUANTUM, CqCore, Source};
+use crate::shm_transport::qp::QueuePair;
 use crate::shm_transport::{ObjectReservation, ShmTransport};
 
 /// Number of empty polls of queue pairs, per poll of the completion queue, that is acceptable. Bits are only cleared if
@@ -20,12 +21,27 @@ const EMPTY_POLLS_MAX: u32 = 2048;
 /// exited, and bounds the delay regardless of the load.
 const PRECEDING_MAX: usize = 1024;
 
+/// A connected queue pair, and the kinds of completion that it delivers.
+struct PolledPair {
+    qp: Arc<QueuePair>,
+    sends: bool,
+    receives: bool,
+}
+
+impl PolledPair {
+    /// Returns the queue pair in the form in which it is polled without dynamic dispatch.
+    fn of(AttachedPair { qp, sends, receives }: AttachedPair) -> Self {
+        let qp: Arc<dyn Any + Send + Sync> = qp;
+        Self { qp: qp.downcast().expect("only this type is attached"), sends, receives }
+    }
+}
+
 /// The program's handle of a completion queue.
 pub(crate) struct Cq {
     pub(crate) core: Arc<CqCore>,
     epoch: u64,
     /// Attached producers by bit: connected queue pairs, which are the majority, in `pairs`, others in `sources`.
-    pairs: Vec<Option<AttachedPair>>,
+    pairs: Vec<Option<PolledPair>>,
     sources: Vec<Option<Arc<dyn Source>>>,
     /// Queue pairs that had completions since bits were last cleared.
     active: Vec<u64>,
@@ -76,7 +92,7 @@ impl Cq {
         for attachment in attached {
             let (pair, source) = match attachment {
                 Attachment::Free | Attachment::Reserved => (None, None),
-                Attachment::Pair(pair) => (Some(pair), None),
+                Attachment::Pair(pair) => (Some(PolledPair::of(pair)), None),
                 Attachment::Source(source) => (None, Some(source)),
             };
             self.pairs.push(pair);
@@ -170,12 +186,12 @@ impl Cq {
 
 /// Returns whether a poll may find a completion at a bit.
 fn may_have_completions(
-    pairs: &[Option<AttachedPair>],
+    pairs: &[Option<PolledPair>],
     sources: &[Option<Arc<dyn Source>>],
     at: usize,
 ) -> bool {
     match (pairs.get(at), sources.get(at)) {
-        (Some(Some(pair)), _) => pair.may_have_completions(),
+        (Some(Some(pair)), _) => pair.qp.may_have_completions(pair.sends, pair.receives),
         (_, Some(Some(source))) => source.may_have_completions(),
         _ => false,
     }

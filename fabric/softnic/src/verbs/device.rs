@@ -170,8 +170,8 @@ struct SoftContext {
 
 impl Context for SoftContext {
     fn query_device(&self) -> Result<DeviceAttr> {
-        self.shm.process.require_here("query_device")?;
-        let gid = self.shm.process.gids[0];
+        self.shm.core.process.require_here("query_device")?;
+        let gid = self.shm.core.process.gids[0];
         let guid = u64::from_be_bytes(gid.0[8..].try_into().expect("eight bytes"));
         let mut attr = DeviceAttr::new(guid);
         attr.fw_ver = env!("CARGO_PKG_VERSION").into();
@@ -200,8 +200,8 @@ impl Context for SoftContext {
         Ok(PortAttr {
             state: PortState::Active,
             max_mtu: Mtu::Mtu4096,
-            active_mtu: self.shm.process.port_mtu(),
-            gid_tbl_len: self.shm.process.table.len() as u32,
+            active_mtu: self.shm.core.process.port_mtu(),
+            gid_tbl_len: self.shm.core.process.table.len() as u32,
             lid: 0,
             link_layer: LinkLayer::Ethernet,
         })
@@ -209,7 +209,7 @@ impl Context for SoftContext {
 
     fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
         require_port("query_gid", port_num)?;
-        let table = &self.shm.process.table;
+        let table = &self.shm.core.process.table;
         table.refresh();
         let entry_count = table.len();
         let Some(index) = usize::try_from(index).ok().filter(|index| *index < entry_count) else {
@@ -217,19 +217,19 @@ impl Context for SoftContext {
             return Err(Error::invalid("query_gid", what));
         };
         let gid = table.get(index);
-        self.shm.process.on_gid_query(gid);
+        self.shm.core.process.on_gid_query(gid);
         Ok(gid)
     }
 
     fn query_gid_table(&self, port_num: u8) -> Result<Vec<GidEntry>> {
         require_port("query_gid_table", port_num)?;
-        let table = &self.shm.process.table;
+        let table = &self.shm.core.process.table;
         table.refresh();
         Ok(SoftNic::entries(table.entries()))
     }
 
     fn gid_now(&self, chosen: &GidEntry) -> GidEntry {
-        if self.shm.process.is_reached_by(chosen.gid) {
+        if self.shm.core.process.is_reached_by(chosen.gid) {
             return chosen.clone();
         }
         self.choose_gid(PORT).map_or_else(|_| chosen.clone(), |choice| choice.entry)
@@ -241,32 +241,33 @@ impl Context for SoftContext {
 
     fn check_owner(&self, gid: Gid, qp_num: u32) -> Result<()> {
         const OP: &str = "check the owner of a queue pair";
-        self.shm.process.require_here(OP)?;
+        self.shm.core.process.require_here(OP)?;
         // Processes of other hosts cannot be checked.
-        if self.shm.process.is_remote_path(OP, gid, qp_num)? {
+        if self.shm.core.process.is_remote_path(OP, gid, qp_num)? {
             Ok(())
         } else {
-            self.shm.process.authorize_qp_owner(qp_num)
+            self.shm.core.process.authorize_qp_owner(qp_num)
         }
     }
 
     fn carries_to(&self, gid: Gid, qp_num: u32) -> bool {
-        self.shm.process.carries_to(gid, qp_num)
+        self.shm.core.process.carries_to(gid, qp_num)
     }
 
     fn whole_mtu(&self) -> Option<Mtu> {
-        self.shm.process.whole_mtu()
+        self.shm.core.process.whole_mtu()
     }
 
     fn check_connection(&self, own: IpAddr, peer: IpAddr) -> Result<()> {
-        self.shm.process.check_connection("connect over TCP", own, peer)
+        self.shm.core.process.check_connection("connect over TCP", own, peer)
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>> {
-        self.shm.process.require_here("alloc_pd")?;
-        let reservation = ObjectReservation::new(&self.shm, ObjectKind::Domain, "alloc_pd", PD_MAX)?;
+        self.shm.core.process.require_here("alloc_pd")?;
+        let reservation =
+            ObjectReservation::new(&self.shm.object_counts, ObjectKind::Domain, "alloc_pd", PD_MAX)?;
         Ok(Arc::new(Domain {
-            number: self.shm.process.next_number(),
+            number: self.shm.core.process.next_number(),
             shm: self.shm.clone(),
             events: self.events.clone(),
             captured: self.captured.clone(),
@@ -276,12 +277,12 @@ impl Context for SoftContext {
     }
 
     fn create_comp_channel(&self) -> Result<Arc<dyn CompChannel>> {
-        self.shm.process.require_here("create_comp_channel")?;
+        self.shm.core.process.require_here("create_comp_channel")?;
         Ok(Arc::new(Channel::new()?))
     }
 
     fn create_cq(&self, attr: &CqInitAttr<'_>) -> Result<Box<dyn RawCq>> {
-        self.shm.process.require_here("create_cq")?;
+        self.shm.core.process.require_here("create_cq")?;
         if !(1..=MAX_CQE).contains(&attr.cqe) {
             let what = format!("cqe {}; a queue holds 1 to {MAX_CQE} completions", attr.cqe);
             return Err(Error::invalid("create_cq", what));
@@ -293,10 +294,14 @@ impl Context for SoftContext {
             channel => channel.flatten(),
         };
         let waker = channel.map(|channel| channel.waker.clone());
-        let reservation =
-            ObjectReservation::new(&self.shm, ObjectKind::CompletionQueue, "create_cq", cq_max())?;
+        let reservation = ObjectReservation::new(
+            &self.shm.object_counts,
+            ObjectKind::CompletionQueue,
+            "create_cq",
+            cq_max(),
+        )?;
         let memory = self.shm.queue_memory.allocate(LEN_BYTES, LEN_BYTES)?;
-        let core = CqCore::new(self.shm.process.next_number(), waker, memory);
+        let core = CqCore::new(self.shm.core.process.next_number(), waker, memory);
         if let Some(channel) = channel {
             channel.attach(&core);
             self.shm.add_sleeper(&core);
@@ -329,7 +334,7 @@ struct Domain {
 
 impl ProtectionDomain for Domain {
     fn alloc_mr(&self, len_bytes: usize, access: Access) -> Result<Box<dyn RawMr>> {
-        self.shm.process.require_here("alloc_mr")?;
+        self.shm.core.process.require_here("alloc_mr")?;
         Ok(Box::new(Mr::allocate(&self.shm, self.number, len_bytes, access)?))
     }
 
@@ -339,7 +344,7 @@ impl ProtectionDomain for Domain {
     }
 
     unsafe fn reg_mr_at(&self, memory: MrMemory, access: Access) -> Result<Box<dyn RawMr>> {
-        self.shm.process.require_here("reg_mr")?;
+        self.shm.core.process.require_here("reg_mr")?;
         let (pd, bytes_max) = (self.number, self.moved_bytes_max);
         // SAFETY: the contract of this function is that of `Mr::register`.
         Ok(Box::new(unsafe { Mr::register(&self.shm, pd, memory, access, bytes_max)? }))
@@ -351,7 +356,7 @@ impl ProtectionDomain for Domain {
         memory: Option<MrMemory>,
         access: Option<Access>,
     ) -> Result<Box<dyn RawMr>> {
-        self.shm.process.require_here("rereg_mr")?;
+        self.shm.core.process.require_here("rereg_mr")?;
         let mr = mr.as_any().downcast_ref::<Mr>();
         let mr = mr.ok_or_else(|| Error::invalid("rereg_mr", "the region is of another provider"))?;
         let same = || MrMemory::new(mr.addr(), mr.len_bytes()).named_from(mr.remote_addr());
@@ -362,7 +367,7 @@ impl ProtectionDomain for Domain {
     }
 
     fn create_qp(&self, attr: &QpInitAttr<'_>) -> Result<Box<dyn RawQp>> {
-        self.shm.process.require_here("create_qp")?;
+        self.shm.core.process.require_here("create_qp")?;
         let pair: Box<dyn RawQp> = match attr.qp_type {
             QpType::Ud => Box::new(DatagramQp::create(&self.shm, &self.events, self.number, attr)?),
             _ => Box::new(Qp::create(&self.shm, &self.events, self.number, attr)?),
@@ -374,14 +379,16 @@ impl ProtectionDomain for Domain {
     }
 
     fn create_srq(&self, attr: &SrqInitAttr) -> Result<Box<dyn RawSrq>> {
-        self.shm.process.require_here("create_srq")?;
-        let reservation = ObjectReservation::new(&self.shm, ObjectKind::ReceiveQueue, "create_srq", SRQ_MAX)?;
-        Ok(Box::new(Srq::new(SrqCore::new(&self.shm, &self.events, self.number, attr)?, reservation)))
+        self.shm.core.process.require_here("create_srq")?;
+        let reservation =
+            ObjectReservation::new(&self.shm.object_counts, ObjectKind::ReceiveQueue, "create_srq", SRQ_MAX)?;
+        Ok(Box::new(Srq::new(SrqCore::new(&self.shm.core, &self.events, self.number, attr)?, reservation)))
     }
 
     fn create_ah(&self, attr: &AhAttr) -> Result<Box<dyn AddressHandle>> {
-        self.shm.process.require_here("create_ah")?;
-        let reservation = ObjectReservation::new(&self.shm, ObjectKind::AddressHandle, "create_ah", AH_MAX)?;
+        self.shm.core.process.require_here("create_ah")?;
+        let reservation =
+            ObjectReservation::new(&self.shm.object_counts, ObjectKind::AddressHandle, "create_ah", AH_MAX)?;
         let handle = Box::new(SoftAddressHandle::create(&self.shm, self.number, attr, reservation)?);
         Ok(match &self.captured {
             None => handle,

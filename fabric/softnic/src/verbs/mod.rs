@@ -44,7 +44,7 @@ fn resources_of(
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
     let (send_slot, recv_slot) = reserve_slots(attr)?;
-    let (shm, events, signal_all) = (shm.clone(), events.clone(), attr.sq_sig_all);
+    let (shm, events, signal_all) = (shm.core.clone(), events.clone(), attr.sq_sig_all);
     Ok(QpResources { shm, events, pd, cap, srq, signal_all, send_slot, recv_slot })
 }
 

@@ -62,11 +62,11 @@ impl Mr {
         require_no_wrap(CALL, memory)?;
         protection::require(addr as u64, len_bytes as u64, access.contains(Access::LOCAL_WRITE))?;
         // SAFETY: the contract of this function is that of `window`.
-        let window = unsafe { window(&shm.process, (addr, len_bytes), access, moved_bytes_max) };
+        let window = unsafe { window(&shm.core.process, (addr, len_bytes), access, moved_bytes_max) };
         let backing = Backing::Private { addr: addr as u64, window };
         let registered = Self::insert(shm, backing.clone(), memory, pd, access);
         if registered.is_err() {
-            backing.restore_private(&shm.process);
+            backing.restore_private(&shm.core.process.service);
         }
         registered
     }
@@ -101,15 +101,15 @@ impl Mr {
         let window = match before {
             Some(moved) if is_unmoved => Some(moved.clone()),
             _ => {
-                self.backing.restore_private(&shm.process);
-                shm.process.regions.drop_backing(self.attr.lkey);
+                self.backing.restore_private(&shm.core.process.service);
+                shm.core.process.regions.drop_backing(self.attr.lkey);
                 // SAFETY: the contract of this function is that of `window`.
-                unsafe { window(&shm.process, (addr, len_bytes), access, moved_bytes_max) }
+                unsafe { window(&shm.core.process, (addr, len_bytes), access, moved_bytes_max) }
             }
         };
         let backing = Backing::Private { addr: addr as u64, window };
         let span = RegionSpan { len_bytes, remote_addr: memory.remote_addr };
-        shm.process.regions.renew(self.attr.lkey, backing.clone(), span, pd, access);
+        shm.core.process.regions.renew(self.attr.lkey, backing.clone(), span, pd, access);
         Ok(Self::new(shm, backing, memory, self.attr.lkey, pd, access))
     }
 
@@ -121,7 +121,7 @@ impl Mr {
         access: Access,
     ) -> Result<Self> {
         let span = RegionSpan { len_bytes: memory.len_bytes, remote_addr: memory.remote_addr };
-        let key = shm.process.regions.insert(backing.clone(), span, pd, access)?;
+        let key = shm.core.process.regions.insert(backing.clone(), span, pd, access)?;
         Ok(Self::new(shm, backing, memory, key, pd, access))
     }
 
@@ -144,14 +144,14 @@ impl Mr {
         if !self.live.swap(false, Ordering::AcqRel) {
             return Revoked::Now;
         }
-        if self.shm.process.is_inherited() {
+        if self.shm.core.process.is_inherited() {
             // The regions of a forked child are private copies, which no peer knows.
             return Revoked::Now;
         }
         let clear = self.withdraw();
         self.quiesce_remote();
-        self.backing.restore_private(&self.shm.process);
-        self.shm.process.regions.release(self.attr.lkey);
+        self.backing.restore_private(&self.shm.core.process.service);
+        self.shm.core.process.regions.release(self.attr.lkey);
         if !clear {
             // A stopped peer may resume in its own mapping of the sealed memory, which is therefore never reused.
             return Revoked::Quarantined;
@@ -171,7 +171,7 @@ impl Mr {
 
     /// Revokes the region. Returns whether no peer accesses it any more.
     fn withdraw(&self) -> bool {
-        let granted = self.shm.process.regions.revoke(self.attr.lkey);
+        let granted = self.shm.core.process.regions.revoke(self.attr.lkey);
         self.shm.region_was_revoked(self.attr.lkey);
         !(granted.remote || granted.receive) || self.wait_for_peers(granted)
     }
@@ -181,7 +181,7 @@ impl Mr {
     fn wait_for_peers(&self, granted: GrantUse) -> bool {
         fence::heavy();
         // Waits for an access that the service thread executes for a peer.
-        self.shm.access_turn.wait();
+        self.shm.core.access_turn.wait();
         let out = |deadline| self.shm.wait_out_of_region(self.pd, self.attr.lkey, granted, deadline);
         // One deadline for all peers: several stopped peers delay the call no longer than one.
         let mut clear = out(Instant::now() + HAZARD_WAIT);
@@ -229,7 +229,10 @@ unsafe fn window(
         return None;
     }
     // SAFETY: the contract of this function is that of `share`.
-    unsafe { shared_remap::share(process, addr as u64, len_bytes as u64, moved_bytes_max) }
+    unsafe {
+        let is_registered = |from, to| process.regions.overlaps(from, to);
+        shared_remap::share(&process.service, is_registered, (addr as u64, len_bytes as u64), moved_bytes_max)
+    }
 }
 
 impl RawMr for Mr {

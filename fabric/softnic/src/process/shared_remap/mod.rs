@@ -34,8 +34,8 @@ pub use helper_threads::helper_turn;
 pub(crate) use helper_threads::{Paused, pause};
 pub(crate) use pages::SharedPages;
 
-use crate::process::Process;
 use crate::process::maps::{Mapped, Maps, Source};
+use crate::process::service_thread::Service;
 use farcall_shm::Mutex;
 use quiesce::QuiescedProcess;
 
@@ -154,25 +154,31 @@ impl Table {
 }
 
 /// Returns the part of a region that peers can map, for a region that is about to be registered. Moves its complete
-/// pages if permitted, up to a total of `limit_bytes` moved bytes.
+/// pages if permitted, up to a total of `limit_bytes` moved bytes. `is_registered` returns whether a registered region
+/// for peers overlaps a range.
 ///
 /// # Safety
 /// The region must be memory of the program that stays mapped until [`restore_private`], and to which no references
 /// exist.
-pub(crate) unsafe fn share(process: &Process, addr: u64, len_bytes: u64, limit_bytes: u64) -> Option<Window> {
+pub(crate) unsafe fn share(
+    service: &Service,
+    is_registered: impl FnOnce(u64, u64) -> bool,
+    (addr, len_bytes): (u64, u64),
+    limit_bytes: u64,
+) -> Option<Window> {
     let (from, to) = whole_pages(addr, len_bytes).filter(|_| limit_bytes > 0)?;
     let mut table = TABLE.lock();
     if let Some(window) = table.find(&mapped_in(from, to).ok()?) {
         return Some(window);
     }
-    let sole = QuiescedProcess::hold(process)?;
+    let sole = QuiescedProcess::hold(service)?;
     if !sole.is_dumpable() || quiesce::kernel_holds_pages() {
         return None;
     }
     // Read only when all other threads are paused, because they might change the mappings.
     let (from, to) = longest_private(&mapped_in(from, to).ok()?);
     let len_bytes = to - from;
-    if len_bytes == 0 || !table.has_capacity(len_bytes, limit_bytes) || process.regions.overlaps(from, to) {
+    if len_bytes == 0 || !table.has_capacity(len_bytes, limit_bytes) || is_registered(from, to) {
         return None;
     }
     // SAFETY: the range is private, readable and writable memory of complete pages inside the region. `sole` ensures
@@ -187,7 +193,7 @@ pub(crate) unsafe fn share(process: &Process, addr: u64, len_bytes: u64, limit_b
 
 /// Ends a region's use of a window. If no other region uses it, the pages become private memory again. Call it when no
 /// peer accesses the region any more, and before the program may reuse the memory.
-pub(crate) fn restore_private(process: &Process, window: &Window) {
+pub(crate) fn restore_private(service: &Service, window: &Window) {
     // Held to the end, so that no fork occurs in between.
     let mut table = TABLE.lock();
     let Some(at) = table.moved.iter().position(|moved| Arc::ptr_eq(&moved.pages, &window.pages)) else {
@@ -199,7 +205,7 @@ pub(crate) fn restore_private(process: &Process, window: &Window) {
     if !is_last || quiesce::kernel_holds_pages() {
         return;
     }
-    let sole = QuiescedProcess::hold(process);
+    let sole = QuiescedProcess::hold(service);
     let Ok(mapped) = mapped_in(0, u64::MAX) else { return };
     let (mut is_all, mut is_scattered) = (true, false);
     // A peer in the same process has mappings of these pages, too.

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::MutexGuard;
 
 use super::helper_threads::{self, Paused};
-use crate::process::Process;
+use crate::process::service_thread::Service;
 
 /// While it exists, no thread of this process runs except the calling one. Farcall's threads are paused, and signals
 /// are blocked.
@@ -17,9 +17,9 @@ pub(super) struct QuiescedProcess<'a> {
 impl<'a> QuiescedProcess<'a> {
     /// Pauses the process. Returns `None` if the program has other threads, or if that cannot be determined. New
     /// threads can only be started by the calling thread.
-    pub(super) fn hold(process: &'a Process) -> Option<Self> {
+    pub(super) fn hold(service: &'a Service) -> Option<Self> {
         // Paused first, because the service thread may start a thread in its iteration.
-        let service = process.service.pause();
+        let paused = service.pause();
         let helpers = helper_threads::pause();
         // SAFETY: the signal sets are local variables; all bytes zero are a valid `sigset_t`. The call changes the mask
         // of this thread only.
@@ -29,9 +29,9 @@ impl<'a> QuiescedProcess<'a> {
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
             before
         };
-        let is_alone = is_alone(|thread| thread == process.service.thread_id() || helpers.contains(thread));
+        let is_alone = is_alone(|thread| thread == service.thread_id() || helpers.contains(thread));
         // Created even if the process is not alone, so that its destructor restores the signal mask.
-        let sole = Self { _service: service, _helpers: helpers, signals };
+        let sole = Self { _service: paused, _helpers: helpers, signals };
         is_alone.then_some(sole)
     }
 

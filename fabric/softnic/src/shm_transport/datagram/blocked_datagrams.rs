@@ -25,22 +25,6 @@ const MAX_EARLY: usize = 16;
 /// a network path, which is known in advance, a ring needs the destination's process to be scheduled.
 const RESOLVE_WAIT_MAX: Duration = TARGET_WAIT_MIN;
 
-/// Maximum time for which a destination that makes no progress blocks the send queue. A real link transmits datagrams
-/// at its own rate, and a receiver that keeps up loses none; here the receiver sets the rate.
-pub(crate) const RECEIVE_WAIT_MAX: Duration = Duration::from_millis(200);
-
-/// The same maximum for a destination that has receives but no free space in its ring. A program on a real link need
-/// not provide such space.
-pub(crate) const SPACE_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// Maximum total time for which one destination blocks the send queue, regardless of its progress. Otherwise a
-/// destination with slow but steady progress would block all others.
-pub(crate) const HOLD_MAX: Duration = Duration::from_secs(1);
-
-/// Reduction of that total per datagram sent to the destination: a destination that accepts datagrams at this rate is
-/// merely slow.
-pub(crate) const HOLD_PER_DATAGRAM: Duration = Duration::from_millis(1);
-
 /// Result of enqueueing a datagram for a destination for which other datagrams may wait.
 pub(crate) enum Enqueued {
     /// It was stored, and its request completes immediately.

@@ -1,6 +1,7 @@
 //! State of a datagram queue pair shared by the application thread, the polling threads of its completion queues and
 //! the service thread.
 
+use std::ops::Deref;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
@@ -10,8 +11,9 @@ use farcall_shm::{BiasedLock, Mutex, WcRing};
 use farcall_stats::Block;
 use farcall_verbs::{Access, AsyncEvent, AsyncEventKind, QpCap, QpState, QpType, Result, Sge, Wc};
 
+use super::receiver_context::ReceiverContext;
 use super::{
-    BlockedDatagrams, BlockedSenders, Counters, OutstandingSends, Receiver, ReceiverStatus, Receives,
+    BlockedDatagrams, BlockedSenders, OutstandingSends, Receiver, ReceiverStatus, Receives, RemoteDatagram,
     RxRingTable,
 };
 use crate::process::ServiceWork;
@@ -21,12 +23,10 @@ use crate::shm_transport::flight::{Event, FLIGHT_RECORDS};
 use crate::shm_transport::qp::RecvQueue;
 use crate::shm_transport::srq::SrqCore;
 use crate::shm_transport::state::{StateCell, StateEvent};
-use crate::shm_transport::{CqSlot, QpResources, ShmTransport};
+use crate::shm_transport::{CqSlot, QpResources};
 
 pub(crate) struct DatagramCore {
-    pub(crate) shm: Arc<ShmTransport>,
-    pub(crate) qpn: u32,
-    pub(crate) pd: u32,
+    context: ReceiverContext,
     pub(crate) cap: QpCap,
     srq: Option<Arc<SrqCore>>,
     events: Arc<Events>,
@@ -42,13 +42,19 @@ pub(crate) struct DatagramCore {
     pub(super) drained_event_wanted: AtomicBool,
     /// Destinations from which the service thread must request a ring.
     pub(super) resolving: Mutex<Vec<Arc<BlockedDatagrams>>>,
-    is_listed: AtomicBool,
+    pub(super) is_listed: AtomicBool,
     pub(super) receiver: BiasedLock<Receiver>,
     pub(super) rx_rings: Mutex<RxRingTable>,
-    pub(super) blocked_senders: BlockedSenders,
-    pub(crate) status: ReceiverStatus,
-    pub(crate) stats: Block<Counters>,
     pub(super) this: Weak<DatagramCore>,
+}
+
+impl Deref for DatagramCore {
+    type Target = ReceiverContext;
+
+    #[inline]
+    fn deref(&self) -> &ReceiverContext {
+        &self.context
+    }
 }
 
 /// The queue pair itself as a source of completions: those of sends, and of receives that are flushed.
@@ -118,9 +124,14 @@ impl DatagramCore {
         let queue = Arc::new(RecvQueue::new(&Self::sizes(&parts.cap)));
         let receiver = Receiver::new(Self::receives(parts.srq.as_ref(), &queue));
         let core = Arc::new_cyclic(|this| Self {
-            shm: parts.shm,
-            qpn,
-            pd: parts.pd,
+            context: ReceiverContext {
+                shm: parts.shm,
+                qpn,
+                pd: parts.pd,
+                blocked_senders: BlockedSenders::default(),
+                status,
+                stats: Block::new(&format!("softnic ud qp {qpn:#08x}"), FLIGHT_RECORDS),
+            },
             cap: parts.cap,
             srq: parts.srq,
             events: parts.events,
@@ -136,9 +147,6 @@ impl DatagramCore {
             is_listed: AtomicBool::new(false),
             receiver: BiasedLock::new(receiver),
             rx_rings: Mutex::default(),
-            blocked_senders: BlockedSenders::default(),
-            status,
-            stats: Block::new(&format!("softnic ud qp {qpn:#08x}"), FLIGHT_RECORDS),
             this: this.clone(),
         });
         core.srq.iter().for_each(|srq| srq.attach());
@@ -185,6 +193,16 @@ impl DatagramCore {
             let own = OwnCompletions { core: self.clone(), sends: false, receives: true };
             recv.cq.attach_source(recv.bit, Arc::new(own));
         }
+    }
+
+    /// Delivers a datagram to the oldest receive. Returns `None` if it was dropped.
+    ///
+    /// # Safety
+    /// Only the thread that polls the receive completion queue may call it, and not while it works on the receives.
+    pub(crate) unsafe fn deliver_remote(&self, datagram: &RemoteDatagram<'_>) -> Option<Wc> {
+        // SAFETY: by the contract of this function only the polling thread calls it, and not from within `owner`, as
+        // `BiasedLock::owner` requires.
+        unsafe { self.receiver.owner(|receiver| receiver.deliver_remote(&self.context, datagram)) }.flatten()
     }
 
     pub(crate) fn this(&self) -> Option<Arc<Self>> {

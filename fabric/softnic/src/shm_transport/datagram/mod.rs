@@ -22,6 +22,7 @@ mod core;
 mod counters;
 mod grh;
 mod outstanding_sends;
+mod receiver_context;
 mod receiver_status;
 mod receives;
 mod remote_datagram;

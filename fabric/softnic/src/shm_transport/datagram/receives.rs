@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farcall_verbs::{Access, Sge};
 
-use super::DatagramCore;
+use super::receiver_context::ReceiverContext;
 use crate::shm_transport::qp::RecvQueue;
 use crate::shm_transport::srq::SrqCore;
 
@@ -30,7 +30,7 @@ impl Receives {
 
     /// Returns whether the first bytes of the receive's scatter elements may take a message of `len_bytes`.
     #[inline]
-    pub(super) fn allows(&self, core: &DatagramCore, sges: &[Sge], len_bytes: u64) -> bool {
+    pub(super) fn allows(&self, core: &ReceiverContext, sges: &[Sge], len_bytes: u64) -> bool {
         let pd = match self {
             Self::Own(_) => core.pd,
             Self::Shared(srq) => srq.pd,

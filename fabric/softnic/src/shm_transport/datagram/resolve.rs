@@ -43,9 +43,9 @@ impl DatagramCore {
         self.stats.record(Event::Asked as u64, blocked.dst_qpn.into());
         self.resolving.lock().push(blocked);
         if was_refused {
-            self.shm.process.service.schedule(self, &self.this);
+            self.shm.process.service.schedule(&self.is_listed, || self.this.clone());
         } else {
-            self.shm.process.service.schedule_now(self, &self.this);
+            self.shm.process.service.schedule_now(self.this.clone());
         }
     }
 

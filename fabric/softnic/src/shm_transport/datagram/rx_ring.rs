@@ -6,7 +6,8 @@ use farcall_shm::copy_out;
 use farcall_shm::ring::{Consumer, Kind, RQ_POSTED, Record, WANT, WITH_IMM};
 use farcall_verbs::{Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
-use super::{DatagramCore, GRH_BYTES, MAX_DATAGRAM_BYTES, Receives, RemoteDatagram, Route};
+use super::receiver_context::ReceiverContext;
+use super::{GRH_BYTES, MAX_DATAGRAM_BYTES, Receives, RemoteDatagram, Route};
 use crate::shm_transport::qp::{scatter_bytes, scatter_from};
 
 /// Maximum number of datagrams that one poll of a ring drops.
@@ -98,7 +99,7 @@ impl Receiver {
 
     /// Delivers the datagrams that one ring holds.
     #[inline]
-    pub(super) fn poll(&mut self, core: &DatagramCore, at: usize, wc: &mut [Wc]) -> usize {
+    pub(super) fn poll(&mut self, core: &ReceiverContext, at: usize, wc: &mut [Wc]) -> usize {
         let Some(Some(rx_ring)) = self.rx_rings.get_mut(at) else { return 0 };
         if !rx_ring.has_record() {
             return 0;
@@ -148,7 +149,7 @@ impl Receiver {
     /// Delivers a datagram that arrived from another host. Returns `None` if it was dropped.
     pub(super) fn deliver_remote(
         &mut self,
-        core: &DatagramCore,
+        core: &ReceiverContext,
         datagram: &RemoteDatagram<'_>,
     ) -> Option<Wc> {
         let RemoteDatagram { header, src_qpn, imm_be, payload } = *datagram;
@@ -178,7 +179,7 @@ impl Receiver {
     }
 
     /// Flushes posted receives, in the error state.
-    pub(super) fn flush(&mut self, core: &DatagramCore, wc: &mut [Wc]) -> usize {
+    pub(super) fn flush(&mut self, core: &ReceiverContext, wc: &mut [Wc]) -> usize {
         let mut flushed = 0;
         while flushed < wc.len()
             // SAFETY: the `BiasedLock` around `Receiver` admits one thread at a time, as `Receives::consume_own`
@@ -210,7 +211,7 @@ fn is_datagram(record: &Record) -> bool {
 /// Only one thread may call it at a time.
 #[inline]
 unsafe fn deliver(
-    core: &DatagramCore,
+    core: &ReceiverContext,
     receives: &Receives,
     rx_ring: &RxRing,
     record: &Record,
@@ -254,7 +255,7 @@ struct ReceivedMessage {
 /// Only one thread may call it at a time.
 #[inline]
 unsafe fn deliver_message(
-    core: &DatagramCore,
+    core: &ReceiverContext,
     receives: &Receives,
     received: ReceivedMessage,
     put: impl FnOnce(&[Sge]),

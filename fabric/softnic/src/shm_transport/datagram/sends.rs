@@ -58,7 +58,7 @@ impl DatagramCore {
         let completion = Wc::ended(wr_id, self.qpn, WcOpcode::SEND, WcStatus::SUCCESS);
         let must_deliver = is_signalled(self.signal_all, flags);
         self.outstanding.lock().push(OutstandingSend { completion, must_deliver, wait: Some(wait) });
-        self.shm.process.service.schedule(self, &self.this);
+        self.shm.process.service.schedule(&self.is_listed, || self.this.clone());
         if self.send_slot.cq.readiness().keep(self.send_slot.bit) {
             self.continue_sends();
         }

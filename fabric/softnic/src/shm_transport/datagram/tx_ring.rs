@@ -3,17 +3,33 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
 
 use farcall_shm::ring::{ACCEPT, Kind, Producer, RQ_POSTED, SOLICITED, WANT};
 use farcall_shm::{SharedWord, WaitTime};
 use farcall_verbs::Sge;
 
-use super::blocked_datagrams::{HOLD_MAX, HOLD_PER_DATAGRAM, RECEIVE_WAIT_MAX, SPACE_WAIT_MAX};
 use super::route::WITH_ROUTE;
 use super::{MAX_DATAGRAM_BYTES, ReceiverStatusView, Route, SendOutcome};
 use crate::process::rendezvous::{CqLocation, RequestBody};
 use crate::process::{Peer, ReplyInterest};
 use crate::shm_transport::qp::{RemoteCq, gather_to_ring, map_ring};
+
+/// Maximum time for which a destination that makes no progress blocks the send queue. A real link transmits datagrams
+/// at its own rate, and a receiver that keeps up loses none; here the receiver sets the rate.
+const RECEIVE_WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// The same maximum for a destination that has receives but no free space in its ring. A program on a real link need
+/// not provide such space.
+const SPACE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Maximum total time for which one destination blocks the send queue, regardless of its progress. Otherwise a
+/// destination with slow but steady progress would block all others.
+const HOLD_MAX: Duration = Duration::from_secs(1);
+
+/// Reduction of that total per datagram sent to the destination: a destination that accepts datagrams at this rate is
+/// merely slow.
+const HOLD_PER_DATAGRAM: Duration = Duration::from_millis(1);
 
 /// A datagram to send, either now or when the ring to its destination is available.
 #[derive(Clone, Copy)]

@@ -1,5 +1,9 @@
 //! Control word by which a target authorizes an initiator and its operations.
 
+use std::sync::atomic::Ordering::Acquire;
+
+use farcall_shm::SharedMem;
+use farcall_shm::ring::ACCEPT;
 use farcall_verbs::Access;
 
 /// Value of the `ACCEPT` word of an inbound segment; 0 means closed.
@@ -15,6 +19,14 @@ impl Accept {
 
     pub(crate) const fn from_word(word: u64) -> Self {
         Self(word)
+    }
+
+    /// Returns what the target of an inbound segment accepts from queue pair `src_qpn` now; `None` if it accepts nothing.
+    /// Only meaningful while a hazard is published.
+    #[inline]
+    pub(crate) fn read(inbound: &SharedMem, src_qpn: u32) -> Option<Self> {
+        let accept = Self::from_word(inbound.load(ACCEPT, Acquire));
+        (accept.is_open() && accept.src_qpn() == src_qpn).then_some(accept)
     }
 
     pub(crate) const fn word(self) -> u64 {

@@ -4,13 +4,11 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use farcall_shm::{AtomicChange, update_word};
-use farcall_verbs::{ATOMIC_BYTES, Access, AtomicTarget, WcStatus, WrOpcode};
+use farcall_verbs::{ATOMIC_BYTES, Access, WcStatus};
 
 use super::initiator::Initiator;
-use super::request::{ExecuteOutcome, Request};
-use super::transfer::scatter_bytes;
-use super::wait_queue::WaitReason;
+use super::request::{ExecuteOutcome, Request, WaitReason};
+use super::transfer::{change_word, scatter_bytes};
 
 impl Initiator {
     /// Executes CAS or FAA. The old value is written to the local elements in host byte order.
@@ -62,20 +60,4 @@ impl Initiator {
             found => found,
         }
     }
-}
-
-/// Changes a word if its local and its remote address are aligned. Returns the previous value.
-///
-/// # Safety
-/// `place` must be valid for 8 bytes to which no reference exists.
-#[inline]
-pub(crate) unsafe fn change_word(place: *mut u8, opcode: WrOpcode, operands: &AtomicTarget) -> Option<u64> {
-    let change = if opcode == WrOpcode::ATOMIC_FETCH_AND_ADD {
-        AtomicChange::Add(operands.compare_add)
-    } else {
-        AtomicChange::Swap { if_equal: operands.compare_add, new: operands.swap }
-    };
-    let is_aligned = place.addr().is_multiple_of(8) && operands.remote_addr.is_multiple_of(8);
-    // SAFETY: by the contract of this function `place` is valid and unreferenced; the alignment was checked.
-    is_aligned.then(|| unsafe { update_word(place, change) })
 }

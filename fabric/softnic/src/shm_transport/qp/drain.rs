@@ -1,45 +1,31 @@
 //! Send queue drained state: requests posted before it complete, requests posted in it wait (IBA 10.3.1.5).
 
-use farcall_verbs::AsyncEventKind;
-
-use super::QpCore;
-use super::send::SendSide;
-
 /// State of a send queue that drains.
 #[derive(Clone, Copy)]
 pub(crate) struct Drain {
     /// Number of outstanding requests that were posted before.
-    pub(crate) left: usize,
+    left: usize,
     /// `true` if an event must be raised when none is left.
     notify: bool,
 }
 
-impl SendSide {
-    pub(crate) fn begin_drain(&mut self, core: &QpCore, notify: bool) {
-        self.drain = Some(Drain { left: self.waiting.len(), notify });
-        self.raise_drained(core);
+impl Drain {
+    pub(super) fn new(left: usize, notify: bool) -> Self {
+        Self { left, notify }
+    }
+
+    /// Returns the number of outstanding requests that were posted before.
+    pub(super) fn left(self) -> usize {
+        self.left
     }
 
     /// Records that the oldest request has completed.
-    pub(crate) fn on_send_drained(&mut self, core: &QpCore) {
-        if let Some(drain) = &mut self.drain {
-            drain.left = drain.left.saturating_sub(1);
-            self.raise_drained(core);
-        }
+    pub(super) fn on_completed(&mut self) {
+        self.left = self.left.saturating_sub(1);
     }
 
-    fn raise_drained(&mut self, core: &QpCore) {
-        if let Some(drain) = &mut self.drain
-            && drain.left == 0
-            && std::mem::take(&mut drain.notify)
-        {
-            core.raise(AsyncEventKind::SqDrained);
-        }
-    }
-
-    /// Called on the return to RTS: executes the requests posted in the meantime.
-    pub(crate) fn end_drain(&mut self, core: &QpCore) {
-        self.drain = None;
-        self.resume(core);
+    /// Returns whether the event must be raised now; only once.
+    pub(super) fn take_event(&mut self) -> bool {
+        self.left == 0 && std::mem::take(&mut self.notify)
     }
 }

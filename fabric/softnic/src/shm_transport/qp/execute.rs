@@ -9,9 +9,8 @@ use farcall_verbs::{ATOMIC_BYTES, Access, QpState, SendFlags, SendWr, WcStatus, 
 use super::QpCore;
 use super::grants::Grants;
 use super::initiator::{CachedRegion, Initiator};
-use super::request::{ExecuteOutcome, Request};
+use super::request::{ExecuteOutcome, Request, WaitReason};
 use super::transfer::{gather, scatter};
-use super::wait_queue::WaitReason;
 use crate::process::PeerReply;
 use crate::process::rendezvous::{RequestBody, Violation};
 
@@ -29,7 +28,7 @@ impl Initiator {
         // SAFETY: by the contract of this function the request's memory is valid, as the callees require.
         let outcome = unsafe {
             match request.opcode {
-                _ if !request.is_allowed(core) => self.local_fault(request),
+                _ if !request.is_allowed(&core.shm.process.regions, core.pd) => self.local_fault(request),
                 WrOpcode::WRITE => self.write(request),
                 WrOpcode::READ if self.is_reliable => self.read(request),
                 WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD if self.is_reliable => {
@@ -199,7 +198,7 @@ impl Initiator {
             if is_known {
                 return;
             }
-            let grants = Grants::of(self, at, lkey.zip(local));
+            let grants = self.grants_for(at, lkey.zip(local));
             let before = std::mem::replace(self.grants_of(request.opcode), grants);
             if is_write {
                 self.earlier_write_grants = before;

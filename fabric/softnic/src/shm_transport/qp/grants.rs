@@ -8,13 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use farcall_shm::ring::{ACCEPT, HAZARD};
-use farcall_shm::{SharedWord, hazard};
+use farcall_shm::{SharedMem, SharedWord, hazard};
 use farcall_verbs::{ATOMIC_BYTES, Access, MAX_MESSAGE_BYTES, RdmaTarget, SendFlags, SendWr, Sge};
 
 use super::Accept;
-use super::atomic::change_word;
-use super::initiator::Initiator;
-use super::transfer::{gather, scatter, scatter_bytes};
+use super::transfer::{change_word, gather, scatter, scatter_bytes};
 use crate::process::Peer;
 use crate::process::regions::LocalRegion;
 use crate::shm_transport::granted::MappedRegion;
@@ -43,15 +41,21 @@ pub(crate) struct Grants {
 unsafe impl Send for Grants {}
 
 impl Grants {
-    /// Returns the grants of `initiator` for its cached region `at`, combined with the permissions of the local region.
-    pub(crate) fn of(initiator: &Initiator, at: usize, local: Option<(u32, LocalRegion)>) -> Option<Self> {
-        let region = initiator.cached(at).clone();
-        let accept = initiator.inbound().word_at(ACCEPT);
+    /// Returns the grants of a queue pair for a region of `peer`, combined with the permissions of the local region.
+    /// `inbound` is the target's inbound segment.
+    pub(crate) fn of(
+        peer: &Arc<Peer>,
+        inbound: &SharedMem,
+        src_qpn: u32,
+        region: Arc<MappedRegion>,
+        local: Option<(u32, LocalRegion)>,
+    ) -> Option<Self> {
+        let accept = inbound.word_at(ACCEPT);
         let accept_word = accept.load(Acquire);
-        let allowed = initiator.accepts()?.access() & region.access;
+        let allowed = Accept::read(inbound, src_qpn)?.access() & region.access;
         let (remote_addr, remote_len_bytes, here) = region.bounds();
-        let (generation_word, generation) = region.generation_word(&initiator.peer);
-        (Accept::from_word(accept_word) == initiator.accepts()?).then(|| Self {
+        let (generation_word, generation) = region.generation_word(peer);
+        (Accept::from_word(accept_word) == Accept::read(inbound, src_qpn)?).then(|| Self {
             rkey: region.rkey,
             local,
             remote_addr,
@@ -60,12 +64,12 @@ impl Grants {
             may_write: allowed.contains(Access::REMOTE_WRITE),
             may_read: allowed.contains(Access::REMOTE_READ),
             may_change: allowed.contains(Access::REMOTE_ATOMIC),
-            hazard: initiator.inbound().word_at(HAZARD),
+            hazard: inbound.word_at(HAZARD),
             accept,
             accept_word,
             generation_word,
             generation,
-            peer: initiator.peer.clone(),
+            peer: peer.clone(),
             _region: region,
         })
     }

@@ -9,7 +9,7 @@ use farcall_shm::ring::{Consumer, HEAD, Layout, RQ_POSTED, TAKEN, WANT};
 use farcall_shm::{Segment, SharedMem, hazard};
 use farcall_verbs::Result;
 
-use super::receive::RecvQueue;
+use super::recv_queue::RecvQueue;
 use super::remote_cq::RemoteCq;
 use crate::process::ProcessLiveness;
 use crate::shm_transport::segments::Segments;

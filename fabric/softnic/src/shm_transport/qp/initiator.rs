@@ -3,20 +3,20 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-use farcall_shm::ring::{ACCEPT, Layout, Producer, WANT};
+use farcall_shm::ring::{Layout, Producer, WANT};
 use farcall_shm::{Segment, SharedMem, fence};
 use farcall_verbs::{Error, Result};
 
 use super::grants::Grants;
-use super::peer_connection::ConnectAttempt;
-use super::proxied_request::ProxiedRequest;
+use super::in_flight::InFlight;
+use super::proxied_request::{AccessTarget, ProxiedRequest};
 use super::remote_cq::RemoteCq;
-use super::shared_target::InFlight;
 use super::{Accept, Connected, QpCore};
+use crate::process::regions::LocalRegion;
 use crate::process::rendezvous::{ReplyBody, RequestBody};
-use crate::process::{Peer, PeerReply, ReplyInterest};
+use crate::process::{Peer, PeerHandshake, PeerReply, ReplyInterest};
 use crate::shm_transport::granted::{GrantedRegions, MappedRegion, Region, RegionId, UnmappedRegion};
 
 /// Number of regions that a queue pair finds without a lookup in its [`Peer`].
@@ -36,8 +36,16 @@ pub(crate) enum CachedRegion {
     Unmapped(Arc<UnmappedRegion>),
 }
 
+/// State of a connection attempt.
+#[derive(Default)]
+pub(crate) struct ConnectAttempt {
+    /// Handshake with the target's process; `None` once it has completed.
+    pub(super) handshake: Option<Arc<PeerHandshake>>,
+    pub(super) interest: ReplyInterest,
+}
+
 /// Executes a queue pair's requests in memory that the target's process has granted. The fields that every message uses
-/// come first: see [`QpCore`].
+/// come first: see [`super::QueuePair`].
 #[repr(C)]
 pub(crate) struct Initiator {
     pub(crate) peer: Arc<Peer>,
@@ -182,8 +190,25 @@ impl Initiator {
     /// hazard is published.
     #[inline]
     pub(crate) fn accepts(&self) -> Option<Accept> {
-        let accept = Accept::from_word(self.inbound().load(ACCEPT, Acquire));
-        (accept.is_open() && accept.src_qpn() == self.src_qpn).then_some(accept)
+        Accept::read(self.inbound(), self.src_qpn)
+    }
+
+    /// Returns the grants for the cached region `at`, combined with the permissions of the local region.
+    pub(super) fn grants_for(&self, at: usize, local: Option<(u32, LocalRegion)>) -> Option<Grants> {
+        Grants::of(&self.peer, self.inbound(), self.src_qpn, self.cached(at).clone(), local)
+    }
+
+    /// Abandons the oldest request. A late reply is not taken for that of a later request.
+    pub(crate) fn abandon(&mut self) {
+        self.interest = ReplyInterest::default();
+        self.proxied_request.abandon();
+    }
+
+    /// Returns the state of a request that the target's process executes, and its destination.
+    pub(super) fn proxied_target(&mut self) -> (&mut ProxiedRequest, AccessTarget<'_>) {
+        let (dst_qpn, incarnation) = (self.qpn, self.incarnation);
+        let at = AccessTarget { peer: &self.peer, interest: &self.interest, dst_qpn, incarnation };
+        (&mut self.proxied_request, at)
     }
 
     /// Looks up the region of a key.

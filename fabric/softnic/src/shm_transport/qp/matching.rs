@@ -1,9 +1,9 @@
 //! Matching of a queue pair's messages with shared receives; see [`super::shared_receive`].
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Weak};
 
 use farcall_shm::hazard;
 use farcall_shm::ring::{self, Consumer, CorruptRecord, Kind, NAK, OFFERED, RNR, Record, TAKEN, WITHDRAWN};
@@ -14,7 +14,7 @@ use super::receive::describe;
 use super::transfer::scatter_from_ring;
 use crate::shm_transport::cq::COMPLETIONS_PER_QUANTUM;
 use crate::shm_transport::flight::Event;
-use crate::shm_transport::srq::{Receive, SrqCore};
+use crate::shm_transport::srq::{Receive, ReceiveWaiter, SrqCore};
 
 /// Result of one matching quantum.
 pub(super) struct MatchQuantum {
@@ -28,6 +28,8 @@ pub(super) struct MatchQuantum {
 pub(super) struct Matching {
     consumer: Consumer,
     srq: Arc<SrqCore>,
+    /// This queue pair, as a waiter for shared receives.
+    waiter: Weak<dyn ReceiveWaiter>,
     /// Number of messages accepted.
     taken: u64,
     /// Receive to which the peer may write a large message.
@@ -52,12 +54,14 @@ impl Matching {
     pub(super) fn new(
         consumer: Consumer,
         srq: Arc<SrqCore>,
+        waiter: Weak<dyn ReceiveWaiter>,
         is_offered: Arc<AtomicBool>,
         stored_count: Arc<AtomicUsize>,
     ) -> Self {
         Self {
             consumer,
             srq,
+            waiter,
             taken: 0,
             offered: None,
             offers: 0,
@@ -69,6 +73,10 @@ impl Matching {
             broken: false,
             ended: false,
         }
+    }
+
+    pub(super) fn waiter(&self) -> &Weak<dyn ReceiveWaiter> {
+        &self.waiter
     }
 
     /// Returns whether a poll would find a completion.
@@ -205,7 +213,7 @@ impl Matching {
         // Repeated if receives were posted concurrently: that thread may have checked before the RNR NAK was stored.
         while !self.waits_for_receive() {
             let posts = self.srq.posts();
-            let receive = self.srq.take(&core.this, self.taken + 1);
+            let receive = self.srq.take(&self.waiter, self.taken + 1);
             if receive.is_some() {
                 return receive;
             }

@@ -9,9 +9,8 @@ use farcall_verbs::{Access, SendFlags, WcStatus, WrOpcode};
 
 use super::MAX_SGE;
 use super::initiator::{CachedRegion, Initiator};
-use super::request::{ExecuteOutcome, Request};
+use super::request::{ExecuteOutcome, Request, WaitReason};
 use super::transfer::{gather_to_pieces, gather_to_ring};
-use super::wait_queue::WaitReason;
 use crate::process::PeerReply;
 use crate::process::rendezvous::RequestBody;
 

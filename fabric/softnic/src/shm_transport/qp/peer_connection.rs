@@ -1,14 +1,12 @@
 //! Connection of a queue pair to its target. It is requested from RTR on, and by each request until it is established.
 
-use std::sync::Arc;
-
 use farcall_verbs::Result;
 
 use super::QpCore;
-use super::initiator::Initiator;
-use super::wait_queue::WaitReason;
+use super::initiator::{ConnectAttempt, Initiator};
+use super::request::WaitReason;
 use crate::process::rendezvous::Refusal;
-use crate::process::{PeerHandshake, PeerReply, ReplyInterest, is_no_such_process};
+use crate::process::{PeerReply, ReplyInterest, is_no_such_process};
 
 #[expect(clippy::large_enum_variant, reason = "what every message reads is next to the queue")]
 pub(crate) enum PeerConnection {
@@ -16,14 +14,6 @@ pub(crate) enum PeerConnection {
     Connecting(ConnectAttempt),
     /// The target is on this host, and its process has granted access.
     Established(Initiator),
-}
-
-/// State of a connection attempt.
-#[derive(Default)]
-pub(crate) struct ConnectAttempt {
-    /// Handshake with the target's process; `None` once it has completed.
-    pub(super) handshake: Option<Arc<PeerHandshake>>,
-    pub(super) interest: ReplyInterest,
 }
 
 impl Default for PeerConnection {

@@ -3,10 +3,10 @@
 use farcall_verbs::{PostError, QpState, Result, SendRules, SendWr, WcStatus};
 
 use super::peer_connection::PeerConnection;
-use super::request::{ExecuteOutcome, Request};
+use super::request::{ExecuteOutcome, Request, WaitReason};
 use super::send::SendSide;
 use super::unreliable::end_of_dropped;
-use super::wait_queue::{TARGET_WAIT_MIN, WaitReason};
+use super::wait_queue::TARGET_WAIT_MIN;
 use super::{Connected, QpCore};
 
 impl SendSide {

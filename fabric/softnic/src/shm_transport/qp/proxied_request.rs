@@ -5,13 +5,13 @@
 use farcall_shm::{Segment, copy_plain};
 use farcall_verbs::{Sge, WcStatus};
 
-use super::initiator::Initiator;
-use super::request::ExecuteOutcome;
+use super::request::{ExecuteOutcome, WaitReason};
 use super::transfer::pointer;
-use super::wait_queue::WaitReason;
 use crate::process::rendezvous::{Access, Operation, Refusal, ReplyBody, RequestBody};
 use crate::process::{Peer, PeerReply, ReplyInterest};
-use crate::shm_transport::proxied_access::ACCESS_BYTES;
+
+/// Maximum number of bytes per access. It bounds the time for which the service thread is busy with one access.
+pub(crate) const ACCESS_BYTES: u32 = 128 << 10;
 
 /// A range of the target's memory.
 #[derive(Clone, Copy)]
@@ -38,11 +38,11 @@ pub(crate) struct ProxiedRequest {
 
 /// Destination of an access request, and the queue pair that sends it.
 #[derive(Clone, Copy)]
-struct AccessTarget<'a> {
-    peer: &'a Peer,
-    interest: &'a ReplyInterest,
-    dst_qpn: u32,
-    incarnation: u32,
+pub(super) struct AccessTarget<'a> {
+    pub(super) peer: &'a Peer,
+    pub(super) interest: &'a ReplyInterest,
+    pub(super) dst_qpn: u32,
+    pub(super) incarnation: u32,
 }
 
 /// Chunk of a transfer: the bytes that one access moves.
@@ -100,7 +100,7 @@ impl ProxiedRequest {
     }
 
     /// Abandons the access in progress. The target may still use the window, so it is not used again.
-    fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self) {
         if self.requested.take().is_some() {
             self.window = None;
         }
@@ -137,42 +137,21 @@ impl ProxiedRequest {
         self.requested = None;
         reply
     }
-}
 
-/// Returns the effect of a refusal on the request.
-fn failure(reason: Refusal) -> ExecuteOutcome {
-    match reason {
-        Refusal::UnknownKey => ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR),
-        Refusal::Invalid => ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR),
-        Refusal::Fault => ExecuteOutcome::Failed(WcStatus::REM_OP_ERR),
-        // The queue pair is not ready for this one yet, or no longer.
-        _ => ExecuteOutcome::Wait(WaitReason::Peer),
-    }
-}
-
-impl Initiator {
-    /// Abandons the oldest request. A late reply is not taken for that of a later request.
-    pub(crate) fn abandon(&mut self) {
-        self.interest = ReplyInterest::default();
-        self.proxied_request.abandon();
-    }
-
-    fn proxied_target(&mut self) -> (&mut ProxiedRequest, AccessTarget<'_>) {
-        let (dst_qpn, incarnation) = (self.qpn, self.incarnation);
-        let at = AccessTarget { peer: &self.peer, interest: &self.interest, dst_qpn, incarnation };
-        (&mut self.proxied_request, at)
-    }
-
-    /// Requests an atomic; its previous value is stored in `proxied_request`.
-    pub(crate) fn proxy_atomic(&mut self, target: Target, operation: Operation) -> ExecuteOutcome {
+    /// Requests an atomic, and stores its previous value.
+    pub(super) fn atomic(
+        &mut self,
+        at: AccessTarget<'_>,
+        target: Target,
+        operation: Operation,
+    ) -> ExecuteOutcome {
         let chunk =
             TransferChunk { rkey: target.rkey, addr: target.addr, len_bytes: target.len_bytes as u32 };
-        let (request, at) = self.proxied_target();
         // An atomic transfers no bytes through the window.
-        request.window = None;
-        match request.request(at, &chunk, operation) {
+        self.window = None;
+        match self.request(at, &chunk, operation) {
             PeerReply::Granted(previous_value) => {
-                request.previous_value = Some(previous_value);
+                self.previous_value = Some(previous_value);
                 ExecuteOutcome::Done
             }
             PeerReply::Refused(reason) => failure(reason),
@@ -185,32 +164,32 @@ impl Initiator {
     /// # Safety
     /// The elements must be valid and unreferenced until the request completes: readable, or writable if `operation` is
     /// a READ.
-    pub(crate) unsafe fn proxy_transfer(
+    pub(super) unsafe fn transfer(
         &mut self,
+        at: AccessTarget<'_>,
         sges: &[Sge],
         targets: &[Target],
         operation: Operation,
     ) -> ExecuteOutcome {
-        let (state, at) = self.proxied_target();
-        while let Some(chunk) = next_chunk(targets, state.done_bytes) {
+        while let Some(chunk) = next_chunk(targets, self.done_bytes) {
             let len = u64::from(chunk.len_bytes);
-            if state.window.is_none() {
+            if self.window.is_none() {
                 let Ok(window) = Segment::create("farcall-window", ACCESS_BYTES as usize) else {
                     return ExecuteOutcome::Failed(WcStatus::LOC_QP_OP_ERR);
                 };
-                state.window = Some(window);
+                self.window = Some(window);
             }
-            let Some(window) = state.window.as_ref().map(Segment::memory) else { break };
-            if state.requested.is_none() && operation != Operation::Read {
-                for_segments(sges, state.done_bytes, len, |piece, len, at| {
+            let Some(window) = self.window.as_ref().map(Segment::memory) else { break };
+            if self.requested.is_none() && operation != Operation::Read {
+                for_segments(sges, self.done_bytes, len, |piece, len, at| {
                     // SAFETY: by the contract of this function the element is readable; `copy_in_raw` checks the
                     // window's bounds.
                     unsafe { window.copy_in_raw(at, piece, len) };
                 });
             }
-            match state.request(at, &chunk, operation) {
+            match self.request(at, &chunk, operation) {
                 PeerReply::Granted(_) if operation == Operation::Read => {
-                    for_segments(sges, state.done_bytes, len, |piece, len, at| {
+                    for_segments(sges, self.done_bytes, len, |piece, len, at| {
                         // SAFETY: by the contract of this function the element is writable; `range` checks the window's
                         // bounds.
                         unsafe { copy_plain(piece, window.range(at, len).cast_const(), len) };
@@ -218,17 +197,28 @@ impl Initiator {
                 }
                 PeerReply::Granted(_) => {}
                 PeerReply::Refused(reason) => {
-                    state.done_bytes = 0;
+                    self.done_bytes = 0;
                     return failure(reason);
                 }
                 PeerReply::Pending => return ExecuteOutcome::Wait(WaitReason::PeerReply),
             }
-            state.done_bytes += len;
+            self.done_bytes += len;
             // Each chunk is allowed the full waiting time.
-            state.made_progress = true;
+            self.made_progress = true;
         }
-        state.done_bytes = 0;
+        self.done_bytes = 0;
         ExecuteOutcome::Done
+    }
+}
+
+/// Returns the effect of a refusal on the request.
+fn failure(reason: Refusal) -> ExecuteOutcome {
+    match reason {
+        Refusal::UnknownKey => ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR),
+        Refusal::Invalid => ExecuteOutcome::Failed(WcStatus::REM_INV_REQ_ERR),
+        Refusal::Fault => ExecuteOutcome::Failed(WcStatus::REM_OP_ERR),
+        // The queue pair is not ready for this one yet, or no longer.
+        _ => ExecuteOutcome::Wait(WaitReason::Peer),
     }
 }
 

@@ -3,8 +3,7 @@
 use farcall_shm::ring::{SOLICITED, WITH_IMM};
 use farcall_verbs::{Access, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, WrTarget};
 
-use super::QpCore;
-use super::wait_queue::WaitReason;
+use crate::process::regions::RegionTable;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
@@ -35,11 +34,11 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Returns whether the regions named by its local elements permit the request.
+    /// Returns whether the regions named by its local elements permit the request of a queue pair of domain `pd`.
     #[inline]
-    pub(crate) fn is_allowed(&self, core: &QpCore) -> bool {
+    pub(crate) fn is_allowed(&self, regions: &RegionTable, pd: u32) -> bool {
         let need = if self.opcode.returns_data() { Access::LOCAL_WRITE } else { Access::empty() };
-        self.flags.contains(SendFlags::INLINE) || core.allows(self.sges, need)
+        self.flags.contains(SendFlags::INLINE) || regions.allows_all(self.sges, pd, need)
     }
 
     /// Returns the flags of its record in the target's ring.
@@ -47,6 +46,33 @@ impl<'a> Request<'a> {
         let imm = matches!(self.opcode, WrOpcode::SEND_WITH_IMM | WrOpcode::WRITE_WITH_IMM);
         let solicited = self.flags.contains(SendFlags::SOLICITED);
         (u8::from(imm) * WITH_IMM) | (u8::from(solicited) * SOLICITED)
+    }
+}
+
+/// Reason for which a request waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitReason {
+    Receiver,
+    Peer,
+    /// The target must process a message: it matches shared receives itself.
+    Target,
+    /// The target's process must reply to a request.
+    PeerReply,
+}
+
+impl WaitReason {
+    /// Returns whether the target's process has work to do and must be scheduled first. Such time does not count as
+    /// silence of a network.
+    pub(super) const fn is_for_scheduling(self) -> bool {
+        matches!(self, Self::Target | Self::PeerReply)
+    }
+
+    /// Returns the status of a request that has timed out.
+    pub(crate) const fn failure_status(self) -> WcStatus {
+        match self {
+            Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
+            Self::Peer | Self::Target | Self::PeerReply => WcStatus::RETRY_EXC_ERR,
+        }
     }
 }
 

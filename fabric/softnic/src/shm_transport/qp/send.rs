@@ -6,25 +6,26 @@ use std::time::{Duration, Instant};
 
 use farcall_shm::ring::RNR_TIMER;
 use farcall_shm::{PendingWork, credit_request};
-use farcall_verbs::{QpState, RnrTimer, WcStatus, WrOpcode};
+use farcall_verbs::{AsyncEventKind, QpState, RnrTimer, WcStatus, WrOpcode};
 
 use super::drain::Drain;
-use super::peer_connection::{ConnectAttempt, PeerConnection};
-use super::request::ExecuteOutcome;
-use super::shared_target::InFlight;
-use super::wait_queue::{TARGET_WAIT_MIN, Timers, WaitLimit, WaitQueue, WaitReason};
+use super::in_flight::InFlight;
+use super::initiator::ConnectAttempt;
+use super::peer_connection::PeerConnection;
+use super::request::{ExecuteOutcome, WaitReason};
+use super::wait_queue::{TARGET_WAIT_MIN, Timers, WaitLimit, WaitQueue};
 use super::{Connected, QpCore};
 use crate::shm_transport::flight::Event;
 use crate::shm_transport::state;
 
-/// State of the send side. The fields that every message uses come first: see [`QpCore`].
+/// State of the send side. The fields that every message uses come first: see [`super::QueuePair`].
 #[repr(C)]
 pub(crate) struct SendSide {
     pub(crate) waiting: WaitQueue,
     pub(super) transport: Connected,
     pub(crate) connection: PeerConnection,
     pub(crate) timers: Timers,
-    pub(crate) drain: Option<Drain>,
+    drain: Option<Drain>,
     /// Wait reason of the oldest waiting request, and its timeout.
     pub(super) wait_limit: Option<WaitLimit>,
     /// Wait reason that was last recorded by the flight recorder.
@@ -81,7 +82,7 @@ impl SendSide {
                 self.flush(core);
                 break;
             }
-            if self.drain.is_some_and(|drain| drain.left == 0) {
+            if self.drain.is_some_and(|drain| drain.left() == 0) {
                 break;
             }
             let len_bytes = oldest.len_bytes();
@@ -123,7 +124,8 @@ impl SendSide {
             } else {
                 self.fail(core, wr_id, opcode, status);
             }
-            self.on_send_drained(core);
+            self.drain.iter_mut().for_each(Drain::on_completed);
+            self.raise_drained(core);
         }
         self.leave(core);
     }
@@ -173,9 +175,26 @@ impl SendSide {
     /// Publishes small messages after the one in flight, as many as fit.
     pub(super) fn publish_more(&mut self, core: &QpCore) {
         if let PeerConnection::Established(initiator) = &mut self.connection {
-            let limit = self.drain.map_or(usize::MAX, |drain| drain.left);
+            let limit = self.drain.map_or(usize::MAX, Drain::left);
             initiator.publish_more(core, &self.waiting, limit);
         }
+    }
+
+    pub(crate) fn begin_drain(&mut self, core: &QpCore, notify: bool) {
+        self.drain = Some(Drain::new(self.waiting.len(), notify));
+        self.raise_drained(core);
+    }
+
+    fn raise_drained(&mut self, core: &QpCore) {
+        if self.drain.as_mut().is_some_and(Drain::take_event) {
+            core.raise(AsyncEventKind::SqDrained);
+        }
+    }
+
+    /// Called on the return to RTS: executes the requests posted in the meantime.
+    pub(crate) fn end_drain(&mut self, core: &QpCore) {
+        self.drain = None;
+        self.resume(core);
     }
 
     /// Returns whether only a polling thread can continue the waiting requests: they wait for a receive that the

@@ -11,9 +11,9 @@
 //! process matches messages itself.
 
 use std::hint::spin_loop;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Weak};
 use std::thread::yield_now;
 
 use farcall_shm::ring::Consumer;
@@ -22,8 +22,7 @@ use farcall_verbs::Wc;
 
 use super::QpCore;
 use super::matching::{MatchQuantum, Matching};
-use crate::shm_transport::cq::Source;
-use crate::shm_transport::srq::SrqCore;
+use crate::shm_transport::srq::{ReceiveWaiter, SrqCore};
 
 /// Number of spins on the lock before a yield. A helper thread holds the lock for some microseconds unless it is
 /// preempted; a yield may take milliseconds where more threads are runnable than there are cores.
@@ -44,12 +43,12 @@ pub(crate) struct SharedReceiveSide {
 }
 
 impl SharedReceiveSide {
-    pub(crate) fn new(consumer: Consumer, srq: Arc<SrqCore>) -> Self {
+    pub(crate) fn new(consumer: Consumer, srq: Arc<SrqCore>, waiter: Weak<dyn ReceiveWaiter>) -> Self {
         srq.attach();
         let is_offered = Arc::new(AtomicBool::new(false));
         let stored_count = Arc::new(AtomicUsize::new(0));
-        let matching =
-            BiasedLock::new(Matching::new(consumer, srq.clone(), is_offered.clone(), stored_count.clone()));
+        let matching = Matching::new(consumer, srq.clone(), waiter, is_offered.clone(), stored_count.clone());
+        let matching = BiasedLock::new(matching);
         Self { srq, matching, helper_lock: Mutex::new(()), is_offered, stored_count }
     }
 
@@ -90,43 +89,33 @@ impl SharedReceiveSide {
         unsafe { self.matching.revoke(work) }
     }
 
-    /// Matches one quantum of messages and stores the completions while the application thread does not poll. Returns
-    /// whether more messages may wait. Called by the service thread.
-    pub(crate) fn match_for_sleeper(&self, core: &QpCore) -> bool {
-        let quantum = self.with_helper_lock(|matching| matching.match_for_sleeper(core));
-        self.announce(core, &quantum);
-        quantum.has_more
+    /// Matches one quantum of messages and stores the completions while the application thread does not poll. Called by
+    /// the service thread. The caller announces the completions.
+    pub(super) fn match_for_sleeper(&self, core: &QpCore) -> MatchQuantum {
+        self.with_helper_lock(|matching| matching.match_for_sleeper(core))
+    }
+
+    /// Returns whether completions are stored.
+    pub(super) fn has_stored(&self) -> bool {
+        self.stored_count.load(Acquire) > 0
     }
 
     /// Like [`SharedReceiveSide::match_for_sleeper`], called by a sender of this process. Does nothing if another
     /// thread is matching. Limited to one quantum, because other queue pairs use the same receives.
-    pub(crate) fn try_match_for_sleeper(&self, core: &QpCore) {
-        let Some(one_helper) = self.helper_lock.try_lock() else { return };
+    pub(super) fn try_match_for_sleeper(&self, core: &QpCore) -> Option<MatchQuantum> {
+        let _one_helper = self.helper_lock.try_lock()?;
         // SAFETY: the lock `helper_lock` is held, so `try_revoke` has one caller at a time. A sender calls it outside
         // of its send side and of all receive sides, so not from within `owner`.
-        let quantum = unsafe { self.matching.try_revoke(|matching| matching.match_for_sleeper(core)) };
-        drop(one_helper);
-        if let Some(quantum) = quantum {
-            self.announce(core, &quantum);
-        }
-    }
-
-    /// Announces the completions of a quantum that a thread other than the polling thread matched.
-    fn announce(&self, core: &QpCore, quantum: &MatchQuantum) {
-        if quantum.has_completed {
-            // The peer accepted this side's message before it sent its response. The event of the send therefore comes
-            // first, as on devices, whose acknowledgements precede responses.
-            core.service_sends();
-            core.announce_receives(quantum.solicited, || self.stored_count.load(Acquire) > 0);
-        }
+        unsafe { self.matching.try_revoke(|matching| matching.match_for_sleeper(core)) }
     }
 
     /// Begins a new incarnation.
     pub(crate) fn renew(&self, core: &QpCore, consumer: Consumer) {
         self.with_helper_lock(|matching| {
             matching.discard(core);
-            *matching =
-                Matching::new(consumer, self.srq.clone(), self.is_offered.clone(), self.stored_count.clone());
+            let waiter = matching.waiter().clone();
+            let (is_offered, stored_count) = (self.is_offered.clone(), self.stored_count.clone());
+            *matching = Matching::new(consumer, self.srq.clone(), waiter, is_offered, stored_count);
         });
     }
 
@@ -134,46 +123,5 @@ impl SharedReceiveSide {
     pub(crate) fn end(&self, core: &QpCore) {
         self.with_helper_lock(|matching| matching.discard(core));
         self.srq.detach();
-    }
-}
-
-/// A queue pair with shared receives attached to a completion queue, and the kinds of completion that it delivers
-/// there.
-pub(crate) struct SharedRecvSource {
-    qp: Arc<QpCore>,
-    sends: bool,
-    receives: bool,
-}
-
-impl SharedRecvSource {
-    pub(crate) fn new(qp: &Arc<QpCore>, sends: bool, receives: bool) -> Arc<Self> {
-        Arc::new(Self { qp: qp.clone(), sends, receives })
-    }
-
-    fn receive_side(&self) -> Option<&SharedReceiveSide> {
-        self.qp.shared().filter(|_| self.receives)
-    }
-}
-
-impl Source for SharedRecvSource {
-    fn poll(&self, wc: &mut [Wc]) -> usize {
-        let delivered = self.qp.poll(self.sends, false, wc);
-        delivered + self.receive_side().map_or(0, |shared| shared.poll(&self.qp, &mut wc[delivered..]))
-    }
-
-    fn poll_failures(&self, wc: &mut [Wc]) -> usize {
-        self.qp.poll_failures(self.sends, false, wc)
-    }
-
-    fn may_have_completions(&self) -> bool {
-        self.qp.may_have_completions(self.sends, false)
-            || self.receive_side().is_some_and(|shared| shared.may_have_completions(&self.qp))
-    }
-
-    fn service_for_sleeper(&self) -> bool {
-        if self.sends {
-            self.qp.service_sends();
-        }
-        self.receive_side().is_some_and(|shared| shared.match_for_sleeper(&self.qp))
     }
 }

@@ -1,8 +1,8 @@
 //! Transfer of payload between scatter/gather lists, rings and regions.
 
 use farcall_shm::ring::Record;
-use farcall_shm::{SharedMem, copy_in_order, copy_out, copy_plain};
-use farcall_verbs::Sge;
+use farcall_shm::{AtomicChange, SharedMem, copy_in_order, copy_out, copy_plain, update_word};
+use farcall_verbs::{AtomicTarget, Sge, WrOpcode};
 
 pub(super) fn pointer(sge: &Sge) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(sge.addr as usize)
@@ -146,4 +146,20 @@ pub(super) unsafe fn gather_to_pieces(from: &[Sge], to: &[(*mut u8, usize)]) {
             }
         }
     }
+}
+
+/// Changes a word if its local and its remote address are aligned. Returns the previous value.
+///
+/// # Safety
+/// `place` must be valid for 8 bytes to which no reference exists.
+#[inline]
+pub(super) unsafe fn change_word(place: *mut u8, opcode: WrOpcode, operands: &AtomicTarget) -> Option<u64> {
+    let change = if opcode == WrOpcode::ATOMIC_FETCH_AND_ADD {
+        AtomicChange::Add(operands.compare_add)
+    } else {
+        AtomicChange::Swap { if_equal: operands.compare_add, new: operands.swap }
+    };
+    let is_aligned = place.addr().is_multiple_of(8) && operands.remote_addr.is_multiple_of(8);
+    // SAFETY: by the contract of this function `place` is valid and unreferenced; the alignment was checked.
+    is_aligned.then(|| unsafe { update_word(place, change) })
 }

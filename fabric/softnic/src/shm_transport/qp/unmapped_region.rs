@@ -10,9 +10,8 @@ use super::MAX_SGE;
 use super::initiator::{CachedRegion, Initiator};
 use super::message::{advert, publish_placed};
 use super::proxied_request::Target;
-use super::request::{ExecuteOutcome, Request};
+use super::request::{ExecuteOutcome, Request, WaitReason};
 use super::transfer::{gather_to_pieces, pointer};
-use super::wait_queue::WaitReason;
 use crate::process::PeerReply;
 use crate::process::rendezvous::Operation;
 use crate::shm_transport::granted::{Region, UnmappedRegion};
@@ -60,18 +59,21 @@ impl Initiator {
         match request.opcode {
             WrOpcode::ATOMIC_FETCH_AND_ADD => {
                 let add = request.target.atomic().compare_add;
-                self.proxy_atomic(target, Operation::FetchAdd { add })
+                let (proxied, at) = self.proxied_target();
+                proxied.atomic(at, target, Operation::FetchAdd { add })
             }
             WrOpcode::ATOMIC_CMP_AND_SWP => {
                 let operands = request.target.atomic();
                 let (compare, swap) = (operands.compare_add, operands.swap);
-                self.proxy_atomic(target, Operation::CompareSwap { compare, swap })
+                let (proxied, at) = self.proxied_target();
+                proxied.atomic(at, target, Operation::CompareSwap { compare, swap })
             }
             opcode if region.space.is_none() => {
                 let operation = if opcode == WrOpcode::READ { Operation::Read } else { Operation::Write };
+                let (proxied, at) = self.proxied_target();
                 // SAFETY: by the contract of this function the elements are valid until the request completes, as
-                // `proxy_transfer` requires.
-                unsafe { self.proxy_transfer(request.sges, &[target], operation) }
+                // `transfer` requires.
+                unsafe { proxied.transfer(at, request.sges, &[target], operation) }
             }
             // SAFETY: by the contract of this function the request's memory is valid, as `access_by_space` requires.
             _ => unsafe { self.access_by_space(request, need, region) },
@@ -153,9 +155,10 @@ impl Initiator {
             let none = Target { rkey: 0, addr: 0, len_bytes: 0 };
             let targets: [Target; MAX_SGE] =
                 std::array::from_fn(|i| places[i].as_ref().map_or(none, |place| place.target));
+            let (proxied, at) = self.proxied_target();
             // SAFETY: by the contract of this function the elements are valid until the request completes, as
-            // `proxy_transfer` requires.
-            match unsafe { self.proxy_transfer(request.sges, &targets[..count], Operation::Place) } {
+            // `transfer` requires.
+            match unsafe { proxied.transfer(at, request.sges, &targets[..count], Operation::Place) } {
                 ExecuteOutcome::Done => {}
                 ExecuteOutcome::Failed(WcStatus::REM_ACCESS_ERR) => {
                     return ExecuteOutcome::Failed(WcStatus::REM_OP_ERR);

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use farcall_shm::WaitTime;
-use farcall_verbs::{SendFlags, SendWr, Sge, WcStatus, WrOpcode, WrTarget};
+use farcall_verbs::{SendFlags, SendWr, Sge, WrOpcode, WrTarget};
 
 use super::USUAL_INLINE_BYTES;
-use super::request::Request;
+use super::request::{Request, WaitReason};
 use super::transfer::gather_to_vec;
 
 /// Minimum timeout for a target to match a message with its shared receives, and for its process to reply to a request,
@@ -21,33 +21,6 @@ pub(crate) struct Timers {
     pub(crate) transport: Option<Duration>,
     /// Number of RNR timer expirations allowed; `None` means no limit.
     pub(crate) rnr_retries: Option<u8>,
-}
-
-/// Reason for which a request waits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaitReason {
-    Receiver,
-    Peer,
-    /// The target must process a message: it matches shared receives itself.
-    Target,
-    /// The target's process must reply to a request.
-    PeerReply,
-}
-
-impl WaitReason {
-    /// Returns whether the target's process has work to do and must be scheduled first. Such time does not count as
-    /// silence of a network.
-    const fn is_for_scheduling(self) -> bool {
-        matches!(self, Self::Target | Self::PeerReply)
-    }
-
-    /// Returns the status of a request that has timed out.
-    pub(crate) const fn failure_status(self) -> WcStatus {
-        match self {
-            Self::Receiver => WcStatus::RNR_RETRY_EXC_ERR,
-            Self::Peer | Self::Target | Self::PeerReply => WcStatus::RETRY_EXC_ERR,
-        }
-    }
 }
 
 /// Timeout of the oldest request.

@@ -34,7 +34,7 @@ impl SoftAddressHandle {
         reservation: ObjectReservation,
     ) -> Result<Self> {
         const OP: &str = "create_ah";
-        let process = &shm.process;
+        let process = &shm.core.process;
         require_port(OP, attr.port_num)?;
         if usize::from(attr.sgid_index) >= process.table.len() {
             let what = format!("GID index {}; the port has {}, from 0", attr.sgid_index, process.table.len());

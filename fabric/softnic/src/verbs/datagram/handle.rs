@@ -25,6 +25,7 @@ use crate::verbs::{PORT, require_port, resources_of};
 const OWN_QKEY: u32 = 1 << 31;
 
 pub(crate) struct DatagramQp {
+    shm: Arc<ShmTransport>,
     core: Arc<DatagramCore>,
     recv_queue: Arc<RecvQueue>,
     routes: Routes,
@@ -45,7 +46,8 @@ impl DatagramQp {
         pd: u32,
         attr: &QpInitAttr<'_>,
     ) -> Result<Self> {
-        let reservation = ObjectReservation::new(shm, ObjectKind::QueuePair, "create_qp", qp_max())?;
+        let reservation =
+            ObjectReservation::new(&shm.object_counts, ObjectKind::QueuePair, "create_qp", qp_max())?;
         let mut receives = None;
         let core = shm.register_datagrams(|qpn| {
             let parts = resources_of(shm, events, pd, attr)?;
@@ -61,6 +63,7 @@ impl DatagramQp {
         let recv_rules = RecvRules::of_pair(&core.cap, core.shares_receives());
         let (routes, deferred) = (Routes::default(), VecDeque::new());
         Ok(Self {
+            shm: shm.clone(),
             core,
             recv_queue,
             routes,
@@ -79,7 +82,7 @@ impl DatagramQp {
         require_port("modify_qp", attr.port_num.unwrap_or(PORT))?;
         let from = self.core.state();
         if to == QpState::Rtr {
-            roce::listen(&self.core.shm, self.core.qpn);
+            roce::listen(&self.shm, self.core.qpn);
         }
         self.qkey = attr.qkey.unwrap_or(self.qkey);
         if to == QpState::Reset {
@@ -127,7 +130,7 @@ impl DatagramQp {
     /// Stops accepting datagrams, and discards those that were received but not delivered.
     fn close(&self) {
         self.core.close();
-        roce::discard(&self.core.shm, self.core.qpn);
+        roce::discard(&self.shm, self.core.qpn);
     }
 
     // --- Sends -------------------------------------------------------------------------------------------------------
@@ -244,7 +247,7 @@ impl DatagramQp {
         let remote = match &mut self.remote {
             Some(remote) => remote,
             // The port is open: creating the address handle has opened it.
-            none => match RoceDatagrams::open(&core.shm, core.qpn) {
+            none => match RoceDatagrams::open(&self.shm, core.qpn) {
                 Ok(remote) => none.insert(remote),
                 Err(_) => return self.fail(request.wr_id, WcStatus::LOC_QP_OP_ERR),
             },
@@ -396,6 +399,6 @@ impl Drop for DatagramQp {
         self.close();
         self.core.status.end();
         self.core.detach();
-        self.core.shm.unregister_qp(self.core.qpn);
+        self.shm.unregister_qp(self.core.qpn);
     }
 }

@@ -13,7 +13,7 @@ use farcall_verbs::{
 use crate::roce::RoceQp;
 use crate::shm_transport::events::Events;
 use crate::shm_transport::qp::{
-    Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, QpCore, RecvQueue, SharedRecvSource, USUAL_INLINE_BYTES,
+    Connected, MAX_INLINE_BYTES, MAX_SGE, MAX_WR, QueuePair, RecvQueue, SharedRecvSource, USUAL_INLINE_BYTES,
 };
 use crate::shm_transport::state::StateEvent;
 use crate::shm_transport::{CqSlot, ObjectKind, ObjectReservation, ShmTransport};
@@ -24,7 +24,7 @@ use crate::verbs::resources_of;
 /// Connected queue pair, on one cache line.
 #[repr(align(64))]
 pub(crate) struct Qp {
-    pub(super) core: Arc<QpCore>,
+    pub(super) pair: Arc<QueuePair>,
     pub(super) recv_queue: Arc<RecvQueue>,
     pub(super) inbound: SharedMem,
     pub(super) access: Access,
@@ -52,20 +52,20 @@ impl Qp {
             let what = "shared receive queues over UC".into();
             return Err(Error::Unsupported { operation: OP, provider: crate::NAME, what });
         }
-        let reservation = ObjectReservation::new(shm, ObjectKind::QueuePair, OP, qp_max())?;
+        let reservation = ObjectReservation::new(&shm.object_counts, ObjectKind::QueuePair, OP, qp_max())?;
         let mut receives = None;
-        let core = shm.register_qp(|qpn| {
+        let pair = shm.register_qp(|qpn| {
             let parts = resources_of(shm, events, pd, attr)?;
             let (send, recv) = (parts.send_slot.clone(), parts.recv_slot.clone());
-            let made = QpCore::new(qpn, transport, parts);
-            let (core, queue, inbound) = made.inspect_err(|_| CqSlot::release(&send, &recv))?;
-            attach(&core);
+            let made = QueuePair::new(qpn, transport, parts, shm);
+            let (pair, queue, inbound) = made.inspect_err(|_| CqSlot::release(&send, &recv))?;
+            attach(&pair);
             receives = Some((queue, inbound));
-            Ok(core)
+            Ok(pair)
         })?;
-        let (recv_queue, inbound) = receives.expect("made together with the core");
+        let (recv_queue, inbound) = receives.expect("made together with the pair");
         Ok(Self {
-            core,
+            pair,
             recv_queue,
             inbound,
             access: Access::empty(),
@@ -80,7 +80,7 @@ impl Qp {
     /// precedence.
     #[cold]
     fn refuse(&self, operation: &'static str, source: Error) -> PostError {
-        let inherited = self.core.shm.process.require_here(operation).err();
+        let inherited = self.pair.shm.process.require_here(operation).err();
         PostError::new(0, inherited.unwrap_or(source))
     }
 
@@ -90,16 +90,16 @@ impl Qp {
     /// See [`RawQp::post_send`].
     #[inline]
     unsafe fn post_repeated(&mut self, wr: &SendWr<'_>) -> bool {
-        let core = &*self.core;
-        if core.send.has_pending() {
+        let pair = &*self.pair;
+        if pair.send.has_pending() {
             return false;
         }
         // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
         // `PendingLock::owner` requires.
-        let mut send = unsafe { core.send.owner() };
+        let mut send = unsafe { pair.send.owner() };
         let Some(initiator) = send.connection.initiator_mut() else { return false };
         // SAFETY: by the contract of this function the request's memory is valid; no request waits, as checked above.
-        unsafe { initiator.post_repeated(core, wr) }
+        unsafe { initiator.post_repeated(pair, wr) }
     }
 
     /// Posts requests in order and announces them once.
@@ -108,31 +108,31 @@ impl Qp {
     /// See [`RawQp::post_send`].
     #[inline(never)]
     unsafe fn post_batch(&mut self, wrs: &[SendWr<'_>]) -> Result<(), PostError> {
-        let core = &*self.core;
-        core.state().check_sends(core.qpn).map_err(|source| self.refuse("post_send", source))?;
+        let pair = &*self.pair;
+        pair.state().check_sends(pair.qpn).map_err(|source| self.refuse("post_send", source))?;
         // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
         // `PendingLock::owner` requires.
-        let mut send = unsafe { core.send.owner() };
+        let mut send = unsafe { pair.send.owner() };
         // SAFETY: by the contract of this function the requests' memory is valid, as `SendSide::post_batch` requires.
-        let result = unsafe { send.post_batch(core, wrs) };
+        let result = unsafe { send.post_batch(pair, wrs) };
         let waits = send.waiting() > 0;
         drop(send);
         if waits {
-            core.after_leaving_sends();
+            pair.after_leaving_sends();
         }
         result
     }
 }
 
 /// Attaches a queue pair to its completion queues.
-pub(super) fn attach(core: &Arc<QpCore>) {
-    let (send, recv) = (&core.send_slot, &core.recv_slot);
+pub(super) fn attach(pair: &Arc<QueuePair>) {
+    let (send, recv) = (&pair.send_slot, &pair.recv_slot);
     let one_cq = send.is_same(recv);
     let put = |slot: &CqSlot, sends: bool, receives: bool| {
-        if core.shares_receives() {
-            slot.cq.attach_source(slot.bit, SharedRecvSource::new(core, sends, receives));
+        if pair.shares_receives {
+            slot.cq.attach_source(slot.bit, SharedRecvSource::new(pair, sends, receives));
         } else {
-            slot.cq.attach(slot.bit, core, sends, receives);
+            slot.cq.attach(slot.bit, pair.clone(), sends, receives);
         }
     };
     put(send, true, one_cq);
@@ -167,23 +167,23 @@ pub(crate) fn checked_cap(cap: &QpCap) -> Result<QpCap> {
 
 impl RawQp for Qp {
     fn qp_num(&self) -> u32 {
-        self.core.qpn
+        self.pair.qpn
     }
 
     fn qp_type(&self) -> QpType {
-        self.core.transport.qp_type()
+        self.pair.transport.qp_type()
     }
 
     fn state(&self) -> QpState {
         if let Some(remote) = &self.remote {
             return remote.state();
         }
-        self.core.check_violation();
-        self.core.state()
+        self.pair.check_violation();
+        self.pair.state()
     }
 
     fn cap(&self) -> QpCap {
-        self.core.cap
+        self.pair.cap
     }
 
     fn modify(&mut self, attr: &QpAttr) -> Result<()> {
@@ -210,15 +210,15 @@ impl RawQp for Qp {
         if let Some(remote) = &self.remote {
             return remote.check_sends(wrs);
         }
-        let core = &*self.core;
-        core.state().check_sends(core.qpn).map_err(|source| self.refuse("post_send", source))?;
+        let pair = &*self.pair;
+        pair.state().check_sends(pair.qpn).map_err(|source| self.refuse("post_send", source))?;
         // SAFETY: `&mut self` makes this the only owner of the send side, and it holds no guard, as
         // `PendingLock::owner` requires.
-        let mut send = unsafe { core.send.owner() };
+        let mut send = unsafe { pair.send.owner() };
         if send.waiting() > 0 {
-            send.resume(core);
+            send.resume(pair);
         }
-        let (rules, queued) = (core.send_rules(), core.unpolled() + send.waiting());
+        let (rules, queued) = (pair.send_rules(), pair.unpolled() + send.waiting());
         PostError::in_order(wrs, |posted, wr| rules.check(wr, queued + posted).map(drop))
     }
 
@@ -226,34 +226,34 @@ impl RawQp for Qp {
         if let Some(remote) = &self.remote {
             return remote.post_recv(wrs);
         }
-        let state = self.core.state();
-        state.check_receives(self.core.qpn).map_err(|source| self.refuse("post_recv", source))?;
-        let cap = &self.core.cap;
+        let state = self.pair.state();
+        state.check_receives(self.pair.qpn).map_err(|source| self.refuse("post_recv", source))?;
+        let cap = &self.pair.cap;
         // A queue pair with shared receives has no capacity for its own.
         let rules = RecvRules::of_pair(cap, cap.max_recv_wr == 0);
         let result = PostError::in_order(wrs, |_, wr| {
             rules.check(wr, !self.recv_queue.is_full())?;
             let seq = self.recv_queue.next_seq();
-            self.core.layout.write_advert(&self.inbound, seq, wr.sges());
+            self.pair.layout.write_advert(&self.inbound, seq, wr.sges());
             // Elements that are not permitted fail the message that consumes them (IBA 11.6.2).
-            let must_check = !self.core.allows(wr.sges(), Access::LOCAL_WRITE);
+            let must_check = !self.pair.allows(wr.sges(), Access::LOCAL_WRITE);
             if must_check {
-                self.core.require_checks(seq + 1);
+                self.pair.require_checks(seq + 1);
             }
             // SAFETY: `&mut self` makes this the only producer. `check` found the queue not full and the list not too
             // long.
             let new_keys = unsafe { self.recv_queue.push(wr.wr_id, wr.sges(), must_check) };
             if new_keys != 0 {
-                self.core.shm.note_receive_keys(new_keys);
+                self.pair.registry.note_receive_keys(new_keys);
             }
             Ok(())
         });
         self.inbound.store(RQ_POSTED, self.recv_queue.next_seq(), Release);
         if credit_request::is_credit_requested(&self.inbound) {
-            self.core.notify_credit();
+            self.pair.notify_credit();
         }
-        if self.core.state() == QpState::Err {
-            self.core.announce_locally(true);
+        if self.pair.state() == QpState::Err {
+            self.pair.announce_locally(true);
         }
         result
     }
@@ -263,26 +263,26 @@ impl RawQp for Qp {
     }
 
     fn is_quiesced(&self) -> bool {
-        let core = &*self.core;
+        let pair = &*self.pair;
         if let Some(remote) = &self.remote {
             return matches!(remote.state(), QpState::Reset | QpState::Init | QpState::Err);
         }
-        core.is_closed() && core.is_quiesced() && core.shm.suspended.has_no_access_of(core.qpn)
+        pair.is_closed() && pair.is_quiesced() && pair.shm.suspended.has_no_access_of(pair.qpn)
     }
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        if self.core.shm.process.is_inherited() {
+        if self.pair.shm.process.is_inherited() {
             return;
         }
         if let Some(remote) = self.remote.take() {
             remote.close();
         }
-        self.core.apply_event(StateEvent::BeginReset);
-        self.core.close();
-        self.core.record_suspended_access();
-        self.core.detach();
-        self.core.shm.unregister_qp(self.core.qpn);
+        self.pair.apply_event(StateEvent::BeginReset);
+        self.pair.close();
+        self.pair.record_suspended_access();
+        self.pair.detach();
+        self.pair.registry.unregister_qp(self.pair.qpn);
     }
 }

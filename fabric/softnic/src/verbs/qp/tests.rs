@@ -45,9 +45,9 @@ fn make(shm: &Arc<ShmTransport>, pd: u32) -> Qp {
 impl Scene {
     fn new() -> Self {
         let shm = ShmTransport::get().unwrap();
-        let b_pd = shm.process.next_number();
-        let (mut a, mut b) = (make(&shm, shm.process.next_number()), make(&shm, b_pd));
-        let path = AhAttr { dgid: shm.process.gids[0], port_num: 1, ..AhAttr::default() };
+        let b_pd = shm.core.process.next_number();
+        let (mut a, mut b) = (make(&shm, shm.core.process.next_number()), make(&shm, b_pd));
+        let path = AhAttr { dgid: shm.core.process.gids[0], port_num: 1, ..AhAttr::default() };
         a.modify(&QpAttr::rtr(b.qp_num(), 0, path, Mtu::Mtu4096)).unwrap();
         b.modify(&QpAttr::rtr(a.qp_num(), 0, path, Mtu::Mtu4096)).unwrap();
         b.modify(&QpAttr::rts(0)).unwrap();
@@ -63,13 +63,13 @@ impl Scene {
     /// Grants the region as if a peer had requested it; revocation does not wait for regions that were never granted.
     fn grant(&self, mr: &Mr, pd: u32) {
         for receive in [false, true] {
-            self.shm.process.regions.grant(mr.rkey(), pd, receive).unwrap();
+            self.shm.core.process.regions.grant(mr.rkey(), pd, receive).unwrap();
         }
     }
 
     /// Returns the memory in which a peer of `b` publishes its hazard.
     fn way_into_b(&self) -> SharedMem {
-        self.b.core.inbound.lock().mem.clone()
+        self.b.pair.inbound.lock().mem.clone()
     }
 }
 
@@ -107,7 +107,7 @@ fn releases_a_region_despite_receives_of_another_domain() {
     let scene = Scene::new();
     let mem = scene.way_into_b();
     hazard::enter(&mem, hazard::RECEIVES);
-    let pd = scene.shm.process.next_number();
+    let pd = scene.shm.core.process.next_number();
     let elsewhere = Mr::allocate(&scene.shm, pd, 4096, ACCESS).unwrap();
     scene.grant(&elsewhere, pd);
     assert_eq!(Box::new(elsewhere).dereg(), Revoked::Now);
@@ -122,14 +122,14 @@ fn flushes_receives_only_after_peer_access_is_revoked() {
     // The state changes to ERR before the queue pair is closed: a poll in between must not flush receives.
     // SAFETY: no memory is named.
     unsafe { scene.b.post_recv(&[farcall_verbs::RecvWr::new(1, &[])]) }.unwrap();
-    let core = scene.b.core.clone();
-    assert!(core.apply_event(crate::shm_transport::state::StateEvent::Fail));
+    let pair = scene.b.pair.clone();
+    assert!(pair.apply_event(crate::shm_transport::state::StateEvent::Fail));
     let mut wc = [farcall_verbs::Wc::default(); 2];
-    assert_eq!(core.poll_failures(true, true, &mut wc), 0, "flushed while the peer was still let in");
-    core.close();
-    assert!(core.apply_event(crate::shm_transport::state::StateEvent::PeerAccessRevoked));
-    assert_eq!(core.poll(true, true, &mut wc), 0, "a failure before all that succeeded");
-    assert_eq!(core.poll_failures(true, true, &mut wc), 1);
+    assert_eq!(pair.poll_failures(true, true, &mut wc), 0, "flushed while the peer was still let in");
+    pair.close();
+    assert!(pair.apply_event(crate::shm_transport::state::StateEvent::PeerAccessRevoked));
+    assert_eq!(pair.poll(true, true, &mut wc), 0, "a failure before all that succeeded");
+    assert_eq!(pair.poll_failures(true, true, &mut wc), 1);
 }
 
 #[test]

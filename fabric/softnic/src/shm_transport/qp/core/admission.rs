@@ -5,17 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{self, Ordering};
 use std::time::Instant;
 
-use farcall_shm::ring::{ACCEPT, Consumer, GREETING, Kind, RNR_TIMER, UNCHECKED_RECEIVES, VIOLATION};
-use farcall_shm::{SharedMem, fence};
+use farcall_shm::fence;
+use farcall_shm::ring::{ACCEPT, GREETING, Kind, RNR_TIMER, UNCHECKED_RECEIVES, VIOLATION};
 use farcall_verbs::{AsyncEvent, AsyncEventKind, QpState, Result, RnrTimer};
 
 use super::QpCore;
 use crate::process::rendezvous::{Refusal, ReplyBody, RequestBody};
 use crate::process::{Peer, ProcessLiveness};
-use crate::shm_transport::CqSlot;
 use crate::shm_transport::flight::Event;
-use crate::shm_transport::qp::inbound::{HAZARD_WAIT, InboundGrant, PeerQpId, wait_until};
-use crate::shm_transport::qp::receive::{RecvQueue, RecvSide};
+use crate::shm_transport::qp::inbound::{HAZARD_WAIT, PeerQpId, wait_until};
 use crate::shm_transport::qp::{Accept, Connected, RemoteCq};
 use crate::shm_transport::state::{State, StateEvent};
 
@@ -62,7 +60,7 @@ impl QpCore {
     fn revoke_peer_access(&self) {
         self.close();
         self.apply_event(StateEvent::PeerAccessRevoked);
-        if self.shares_receives() {
+        if self.shares_receives {
             // The shared receives that it holds must be released even if no thread polls.
             self.set_flush_waits(true);
         }
@@ -144,7 +142,7 @@ impl QpCore {
     pub(crate) fn record_suspended_access(&self) {
         if !self.wait_until_no_access(Instant::now() + HAZARD_WAIT, |hazard| hazard != 0) {
             tracing::warn!("queue pair {:#x}: its peer is stopped inside an access", self.qpn);
-            let domains = (self.pd, self.receives_pd());
+            let domains = (self.pd, self.receives_pd);
             self.shm.suspended.record(self.qpn, domains, self.inbound.lock().revoked());
         }
     }
@@ -183,7 +181,7 @@ impl QpCore {
         inbound.client = Some(client);
         if inbound.initiator.is_none() {
             (inbound.initiator, inbound.credit_waiter) = initiator();
-            if self.shared.is_none()
+            if !self.shares_receives
                 && let Some(credit_waiter) = &mut inbound.credit_waiter
             {
                 credit_waiter.announce_only();
@@ -192,7 +190,7 @@ impl QpCore {
         let (recv, queue) = self.recv_slot.cq.location(self.recv_slot.bit);
         let mut fds = vec![inbound.segment.fd()];
         fds.extend(queue);
-        if recv.event && self.shared.is_some() {
+        if recv.event && self.shares_receives {
             fds.push(self.shm.process.service.waker_fd());
         }
         let ring = (inbound.segment.offset() as u64, inbound.segment.len_bytes() as u64);
@@ -206,7 +204,7 @@ impl QpCore {
         // A thread that begins to wait reads `peer_is_ready` after setting `send_waits`.
         atomic::fence(Ordering::SeqCst);
         if self.send_waits.load(Ordering::Acquire) {
-            self.shm.process.service.schedule_now(self, &self.this);
+            self.shm.process.service.schedule_now(self.work.clone());
         }
     }
 
@@ -233,7 +231,7 @@ impl QpCore {
         let is_new = !was_pending && ready_handshake.is_some();
         drop(ready_handshake);
         if is_new {
-            self.shm.process.service.schedule_now(self, &self.this);
+            self.shm.process.service.schedule_now(self.work.clone());
         }
     }
 
@@ -266,39 +264,6 @@ impl QpCore {
     pub(crate) fn on_process_exit(&self, instance: u64) {
         if self.transport == Connected::Reliable && self.peer_instance.load(Ordering::Acquire) == instance {
             self.announce_locally(true);
-        }
-    }
-
-    /// Begins a new incarnation: a new inbound segment and new queues. The peer's mapping of the old segment has no
-    /// effect any more.
-    pub(crate) fn renew(&self) -> Result<(Arc<RecvQueue>, SharedMem)> {
-        let incarnation = self.incarnation().wrapping_add(1);
-        let queue = Arc::new(RecvQueue::new(&self.layout));
-        let renewed = InboundGrant::create(&self.shm.pair_memory, &self.layout, incarnation, queue.clone())?;
-        let consumer = Consumer::new(renewed.mem.clone(), &self.layout);
-        // SAFETY: only the thread that owns the queue pair calls it, so `revoke` has one caller at a time, outside
-        // `owner`.
-        unsafe { self.recv.revoke(|recv| *recv = RecvSide::new(consumer, queue.clone())) };
-        if let Some(shared) = &self.shared {
-            shared.renew(self, Consumer::new(renewed.mem.clone(), &self.layout));
-        }
-        let mem = renewed.mem.clone();
-        *self.inbound.lock() = renewed;
-        *self.ready_handshake.lock() = None;
-        Ok((queue, mem))
-    }
-
-    /// Detaches the queue pair from its completion queues. No poll accesses its receives afterwards.
-    pub(crate) fn detach(&self) {
-        CqSlot::release(&self.send_slot, &self.recv_slot);
-        // A poll that began earlier may still enter through its copy of the list. It must find nothing to do.
-        // SAFETY: only the thread that owns the queue pair calls it, and it holds no guard of the send side.
-        unsafe { self.send.owner() }.renew(self);
-        // SAFETY: only the thread that owns the queue pair calls it, so `revoke` has one caller at a time, outside
-        // `owner`.
-        unsafe { self.recv.revoke(RecvSide::end) };
-        if let Some(shared) = &self.shared {
-            shared.end(self);
         }
     }
 }
