@@ -74,7 +74,7 @@ fn others_are_not_held_up(every: Duration) {
     let (_, welcome) = world.server.accept(&hello, now).unwrap();
     hostile.welcome(welcome, now).unwrap();
     for _ in 0..WINDOW {
-        hostile.submit(ECHO, b"mine", CallOptions::default(), world.now()).unwrap();
+        hostile.submit(ECHO, b"mine", CallContext::default(), world.now()).unwrap();
     }
     let mut patience = Patience::new();
     while world.server.handler().executed <= WINDOW.into() {
@@ -84,7 +84,7 @@ fn others_are_not_held_up(every: Duration) {
     }
     for call in 0..CALLS {
         let payload = pattern(1_000 + call);
-        honest.submit(ECHO, &payload, CallOptions::default(), world.now()).unwrap();
+        honest.submit(ECHO, &payload, CallContext::default(), world.now()).unwrap();
         let mut patience = Patience::new();
         let result = loop {
             assert!(!patience.is_over(), "call {call} does not end");

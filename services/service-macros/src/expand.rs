@@ -232,7 +232,7 @@ fn asynchronous(service: &Service) -> TokenStream {
                 }
 
                 /// Returns the same client with other options for its calls.
-                #visibility fn with_options(&self, options: #library::PerCall) -> Self {
+                #visibility fn with_options(&self, options: #library::CallOptions) -> Self {
                     Self(self.0.with_options(options))
                 }
 

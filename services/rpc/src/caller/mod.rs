@@ -41,7 +41,7 @@ use crate::error::{Broken, CallError};
 use crate::tune::Tuner;
 pub use batch::BatchCaller;
 use calls::Calls;
-pub use calls::{CallId, CallOptions};
+pub use calls::{CallContext, CallId};
 use collect::Collecting;
 pub(crate) use connection::ClientConnection;
 pub use endpoint::Caller;

@@ -9,7 +9,7 @@ use farcall_link::{Backoff, Nic};
 use tokio::sync::Mutex;
 
 use super::addresses::{Addresses, SERVERS_MAX};
-use super::{AsyncClient, ClientOptions, PerCall};
+use super::{AsyncClient, CallOptions, ClientOptions};
 use crate::error::{Broken, CallError};
 use crate::wire::Status;
 
@@ -157,7 +157,7 @@ impl AsyncServers {
     /// # Errors
     /// Returns the errors of [`AsyncClient::call`]; that of the last server, if none could be called.
     pub async fn call(&self, method: u16, request: &[u8]) -> Result<Vec<u8>, CallError> {
-        self.call_with(method, request, PerCall::default()).await
+        self.call_with(method, request, CallOptions::default()).await
     }
 
     /// Calls like [`AsyncServers::call`], with a timeout for all attempts together, and a trace specified by the
@@ -169,7 +169,7 @@ impl AsyncServers {
         &self,
         method: u16,
         request: &[u8],
-        options: PerCall,
+        options: CallOptions,
     ) -> Result<Vec<u8>, CallError> {
         let shared = &self.shared;
         let first = shared.next.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +202,7 @@ impl AsyncServers {
         key: &[u8],
         method: u16,
         request: &[u8],
-        options: PerCall,
+        options: CallOptions,
     ) -> Result<Vec<u8>, CallError> {
         let members = self.members();
         self.shared.call_at(&members[of_key(&members, key)], method, request, options).await
@@ -296,7 +296,7 @@ impl Shared {
         first: usize,
         method: u16,
         request: &[u8],
-        options: PerCall,
+        options: CallOptions,
         deadline: Option<Instant>,
     ) -> Result<Vec<u8>, CallError> {
         let mut tried = 0u64;
@@ -318,7 +318,7 @@ impl Shared {
         member: &Member,
         method: u16,
         request: &[u8],
-        options: PerCall,
+        options: CallOptions,
     ) -> Result<Vec<u8>, CallError> {
         let _in_flight = InFlightGuard::at(member);
         let outcome = match self.client_of(member).await {

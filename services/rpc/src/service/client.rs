@@ -12,7 +12,7 @@ use super::codec::{decode, request, take};
 use super::description::Description;
 use super::pages::read_head;
 use super::{CLOSE_STREAM, DESCRIBE, NEXT_PAGE};
-use crate::client::{Client, ClientOptions, PerCall};
+use crate::client::{CallOptions, Client, ClientOptions};
 use crate::error::{CallError, ConnectError, Executed};
 use crate::wire::Status;
 
@@ -76,7 +76,7 @@ pub struct TypedClient {
     client: Client,
     request: Vec<u8>,
     reply: Vec<u8>,
-    options: PerCall,
+    options: CallOptions,
 }
 
 impl Deref for TypedClient {
@@ -108,11 +108,11 @@ impl TypedClient {
         let mut reply = Vec::new();
         client.call(DESCRIBE, &[], &mut reply).map_err(ServiceError::of_describing)?;
         description.check(&reply).map_err(ServiceError::OtherService)?;
-        Ok(Self { client, request: Vec::new(), reply, options: PerCall::default() })
+        Ok(Self { client, request: Vec::new(), reply, options: CallOptions::default() })
     }
 
     /// Sets the options of all further calls.
-    pub fn set_options(&mut self, options: PerCall) {
+    pub fn set_options(&mut self, options: CallOptions) {
         self.options = options;
     }
 
@@ -136,11 +136,7 @@ impl TypedClient {
     #[inline]
     fn exchange(&mut self, method: u16) -> Result<(), CallError> {
         self.reply.clear();
-        if self.options == PerCall::default() {
-            return self.client.call(method, &self.request, &mut self.reply);
-        }
-        let options = self.client.options(self.options);
-        self.client.call_with(method, &self.request, &mut self.reply, options)
+        self.client.call_with(method, &self.request, &mut self.reply, self.options)
     }
 
     /// Calls a method whose results are a stream.
