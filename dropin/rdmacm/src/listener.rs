@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use farcall_verbs::with_sources;
 use farcall_wire::cm::{CommunicationIds, Connection, MESSAGE_BYTES, Mad, Message, reason};
 use rustix::io::Errno as OsError;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
@@ -154,7 +155,7 @@ impl ConnectionManager {
             return question.zip(peer).into_iter().for_each(|(mad, peer)| self.handle_message(peer, mad));
         }
         if let Some(error) = peer.and_then(|peer| farcall_softnic::check_remote_peer(peer).err()) {
-            tracing::debug!("{error}");
+            tracing::debug!("{}", with_sources(&error));
             return self.drop_accepted(token);
         }
         let is_repeated_request =

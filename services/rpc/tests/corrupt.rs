@@ -34,7 +34,7 @@ struct Corrupt {
 impl Corrupt {
     fn accept(nic: &Nic, hello: &Hello) -> (Self, Welcome) {
         let geometry = hello.plan.geometry;
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
+        let cq = nic.context().create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let config = QpSizes {
             send_depth: 64,
@@ -45,7 +45,7 @@ impl Corrupt {
             access,
         };
         let mut qp = Connection::new(nic, hello.plan.transport, &*cq, config, None).unwrap();
-        let region = |len_bytes| Arc::new(Region::alloc(&*nic.pd, len_bytes, access).unwrap());
+        let region = |len_bytes| Arc::new(Region::alloc(&**nic.pd(), len_bytes, access).unwrap());
         let (mailbox, results) = (region(geometry.mailbox_bytes()), region(geometry.responses_bytes()));
         let mailbox_id = qp.attach(Arc::clone(&mailbox));
         if hello.plan.request == RequestPath::Send {
@@ -61,7 +61,7 @@ impl Corrupt {
         }
         let results_id = qp.attach(Arc::clone(&results));
         let welcome = Welcome {
-            provider: nic.provider.into(),
+            provider: nic.provider().into(),
             qp: qp.info(nic),
             grants: Grants { messages: mailbox.remote(), results: results.remote() },
             plan: hello.plan,

@@ -28,8 +28,8 @@ impl Haunted {
     fn nic() -> (Nic, Arc<AtomicBool>) {
         let nic = Nic::open(&SoftNic::new()).unwrap();
         let is_inside = Arc::new(AtomicBool::new(false));
-        let pd = Arc::new(Self { pd: Arc::clone(&nic.pd), is_inside: Arc::clone(&is_inside) });
-        (Nic { pd, ..nic }, is_inside)
+        let pd = Arc::new(Self { pd: Arc::clone(nic.pd()), is_inside: Arc::clone(&is_inside) });
+        (nic.with_pd(pd), is_inside)
     }
 }
 

@@ -31,7 +31,7 @@ struct Lazy {
 
 impl Lazy {
     fn new(nic: &Nic, every: Duration) -> Self {
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
+        let cq = nic.context().create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let config = QpSizes {
             send_depth: 16,
             recv_depth: 128,
@@ -42,7 +42,7 @@ impl Lazy {
         };
         let mut pair = Datagrams::new(nic, &*cq, config, None).unwrap();
         pair.start().unwrap();
-        let memory = Region::alloc(&*nic.pd, 8_192, Access::LOCAL_WRITE).unwrap();
+        let memory = Region::alloc(&**nic.pd(), 8_192, Access::LOCAL_WRITE).unwrap();
         let region = pair.attach(Arc::new(memory));
         let local = [LocalSlice { region, offset: 0, len_bytes: 8_192 }];
         let receive = pair.receive_chain(&[Receive { local: &local, tag: 0 }]);

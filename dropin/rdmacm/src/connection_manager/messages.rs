@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use farcall_verbs::with_sources;
 use farcall_wire::cm::{CommunicationIds, Connection, Event, Mad, Message, State, Step};
 use rustix::event::epoll;
 use rustix::net::{SendFlags, send};
@@ -295,7 +296,7 @@ pub fn send_message(socket: &OwnedFd, mad: &Mad) -> bool {
 fn may_connect(socket: &OwnedFd, peer: &str) -> bool {
     let judged = farcall_softnic::check_peer(socket.as_fd(), peer);
     if let Err(error) = &judged {
-        crate::complain(format_args!("{error}"));
+        crate::complain(format_args!("{}", with_sources(&error)));
     }
     judged.is_ok()
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use farcall_shm::fence;
 use farcall_shm::fork::DontForkFd;
+use farcall_verbs::with_sources;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Resource, getrlimit};
@@ -155,7 +156,7 @@ impl Service {
             let trust_level = match authorize_peer(socket.as_fd(), "a local process") {
                 Ok(trust_level) => trust_level,
                 Err(error) => {
-                    tracing::warn!("softnic service: refused a connection: {error}");
+                    tracing::warn!("softnic service: refused a connection: {}", with_sources(&error));
                     continue;
                 }
             };
@@ -165,7 +166,7 @@ impl Service {
                 continue;
             }
             if let Err(error) = self.watch_fd(client.socket.as_fd(), WatchedFd::Client(client.clone())) {
-                tracing::warn!("softnic service: {error}");
+                tracing::warn!("softnic service: {}", with_sources(&error));
             }
         }
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use farcall_verbs::Result;
+use farcall_verbs::{Result, with_sources};
 
 use super::TransportBackend;
 use super::peer::Peer;
@@ -60,7 +60,7 @@ impl Service {
             self.watch_fd(liveness.pidfd.as_fd(), WatchedFd::Sender(instance, liveness.clone()))
         {
             // Its rings are then revoked when other senders need the space.
-            tracing::warn!("softnic service: {error}");
+            tracing::warn!("softnic service: {}", with_sources(&error));
         }
     }
 

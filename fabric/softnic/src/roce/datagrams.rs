@@ -11,7 +11,7 @@ use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use farcall_verbs::{QpType, ROUTE_HEADER_BYTES, Result, Sge, Wc};
+use farcall_verbs::{QpType, ROUTE_HEADER_BYTES, Result, Sge, Wc, with_sources};
 use farcall_wire::{Deth, Operation, Packet, Psn};
 
 use super::counters::PortCounters;
@@ -102,7 +102,7 @@ pub(crate) fn listen(shm: &Arc<ShmTransport>, qpn: u32) {
     if (is_open || shm.process.accepts_remote_datagrams())
         && let Err(error) = Port::open(shm).and_then(|port| port.steer(qpn))
     {
-        tracing::warn!("no datagrams come from other hosts: {error}");
+        tracing::warn!("no datagrams come from other hosts: {}", with_sources(&error));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Splitting calls into messages and sending them to the server's mailbox.
 
-use farcall_verbs::Nanos;
+use farcall_verbs::{Nanos, with_sources};
 
 use super::calls::{CallContext, State};
 use super::messages::{FetchState, Message, MessageKind};
@@ -280,7 +280,7 @@ impl CallerState {
         let Some(end) = self.end.as_mut() else { return };
         match Q::post(end, message) {
             Ok(ticket) => self.messages.at(message.seq).sent = ticket,
-            Err(error) => self.disconnect(Broken::Verbs(error.to_string())),
+            Err(error) => self.disconnect(Broken::Verbs(with_sources(&error))),
         }
     }
 

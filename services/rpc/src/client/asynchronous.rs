@@ -35,6 +35,8 @@ pub struct AsyncClient {
     handle: Arc<Handle>,
 }
 
+farcall_verbs::opaque_debug!(AsyncClient);
+
 /// Dropping the last handle ends the task.
 struct Handle {
     inbox: WakeQueue<Message>,

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use farcall_link::{Backoff, Nic};
+use farcall_verbs::with_sources;
 use tokio::sync::Mutex;
 
 use super::addresses::{Addresses, SERVERS_MAX};
@@ -48,6 +49,8 @@ pub struct AsyncServers {
     shared: Arc<Shared>,
     retry: Retry,
 }
+
+farcall_verbs::opaque_debug!(AsyncServers);
 
 struct Shared {
     nic: Nic,
@@ -344,7 +347,7 @@ impl Shared {
         let connected = AsyncClient::connect(&self.nic, member.address.clone(), self.options.clone()).await;
         match connected {
             Ok(connected) => Ok(client.insert(connected).clone()),
-            Err(error) => Err(CallError::NotSent(Broken::Unreachable(error.to_string()))),
+            Err(error) => Err(CallError::NotSent(Broken::Unreachable(with_sources(&error)))),
         }
     }
 }

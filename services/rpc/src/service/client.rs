@@ -52,7 +52,7 @@ pub enum ServiceError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The request for the server's description failed.
-    #[error("the server cannot be asked what it serves: {0}")]
+    #[error("the server does not describe its service")]
     Call(#[from] CallError),
     /// The server provides a different service.
     #[error("{0}; use a client and a server of one version of the service")]
@@ -78,6 +78,8 @@ pub struct TypedClient {
     reply: Vec<u8>,
     options: CallOptions,
 }
+
+farcall_verbs::opaque_debug!(TypedClient);
 
 impl Deref for TypedClient {
     type Target = Client;

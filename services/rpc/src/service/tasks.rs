@@ -20,6 +20,8 @@ pub struct TypedAsyncClient {
     options: CallOptions,
 }
 
+farcall_verbs::opaque_debug!(TypedAsyncClient);
+
 impl TypedAsyncClient {
     /// Connects, and requests the server's description.
     ///

@@ -3,6 +3,7 @@
 mod waiting;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use farcall_drive::IdlePolicy;
@@ -66,6 +67,12 @@ pub struct ClientOf<C: AnyCaller + ?Sized> {
     made_in: Generation,
     decision: Option<Decision>,
     pub(super) session: Session<C>,
+}
+
+impl<C: AnyCaller + ?Sized> fmt::Debug for ClientOf<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("pending", &self.session.caller.pending()).finish_non_exhaustive()
+    }
 }
 
 impl Client {

@@ -28,6 +28,8 @@ pub struct Requester {
     pub(super) lent: Vec<u8>,
 }
 
+farcall_verbs::opaque_debug!(Requester { pending });
+
 impl Requester {
     /// Makes a call over a connection, given by its index in the list that the dispatcher was started with, and waits.
     /// The result is appended to `reply`. The deadline is the options' `call_timeout`.
