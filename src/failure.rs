@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use farcall_verbs::with_sources;
+
 /// Exit codes of the program. Stable: scripts may rely on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -68,17 +70,7 @@ impl Failure {
 
     /// Creates the failure of an action `what` because of `error` and its causes.
     pub fn because(what: impl Into<String>, error: &dyn std::error::Error) -> Self {
-        let mut why = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            let text = error.to_string();
-            // Many errors contain their cause in their own text.
-            if !why.contains(&text) {
-                why = format!("{why}: {text}");
-            }
-            cause = error.source();
-        }
-        Self::new(what).why(why)
+        Self::new(what).why(with_sources(error))
     }
 
     /// Names the address, file or process concerned.

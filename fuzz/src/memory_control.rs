@@ -20,7 +20,7 @@ thread_local! {
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
-    let nic = Nic { entropy: Entropy::seeded(1), ..NIC.with(Nic::clone) };
+    let nic = NIC.with(Nic::clone).with_entropy(Entropy::seeded(1));
     let donated = NodeConfig {
         slab_bytes: PAGE_BYTES,
         slabs: SLABS,

@@ -36,7 +36,7 @@ impl World {
     }
 
     fn claim(&mut self, holder: u8) -> Option<Engine> {
-        let nic = Nic { entropy: Entropy::seeded(holder.into()), ..NIC.with(Nic::clone) };
+        let nic = NIC.with(Nic::clone).with_entropy(Entropy::seeded(holder.into()));
         let config = ClientConfig {
             nodes: vec!["node".into()],
             size_bytes: PAGES * PAGE_BYTES as u64,
@@ -83,7 +83,7 @@ fn volume(holder: u8) -> VolumeConfig {
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
     let donated = NodeConfig { slab_bytes: 2 * PAGE_BYTES, slabs: 4, term: TERM, ..NodeConfig::default() };
-    let nic = Nic { entropy: Entropy::seeded(9), ..NIC.with(Nic::clone) };
+    let nic = NIC.with(Nic::clone).with_entropy(Entropy::seeded(9));
     let mut world = World { node: Node::new(nic, donated, 7), now: Nanos(0) };
     let mut engine = world.claim(1).expect("a new volume");
     let write = Request { token: 1, offset: 0, work: Work::Write(WRITTEN.to_vec().into()) };

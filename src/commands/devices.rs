@@ -8,6 +8,7 @@ use farcall::verbs::{
 };
 use farcall::{Ibv, SoftNic};
 use farcall_ibv::survey;
+use farcall_verbs::with_sources;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -66,8 +67,8 @@ impl Listing {
 
     fn add_failure(&mut self, name: &str, provider: &str, error: &farcall::verbs::Error) {
         // Writing to a string cannot fail.
-        let _ = writeln!(self.text, "{name} (provider {provider}): cannot be used: {error}");
-        self.devices.push(json!({ "name": name, "provider": provider, "error": error.to_string() }));
+        let _ = writeln!(self.text, "{name} (provider {provider}): cannot be used: {}", with_sources(&error));
+        self.devices.push(json!({ "name": name, "provider": provider, "error": with_sources(&error) }));
     }
 }
 
@@ -103,7 +104,7 @@ fn describe_port(context: &dyn Context, port_num: u8) -> farcall::verbs::Result<
     let mut text = format!("  port {port_num}: {}, {}, MTU {mtu_bytes}\n", state(&port), layer(&port));
     let _ = match &chosen {
         Ok(choice) => writeln!(text, "    {choice}"),
-        Err(error) => writeln!(text, "    {error}"),
+        Err(error) => writeln!(text, "    {}", with_sources(&error)),
     };
     let gid = |entry: &GidEntry| {
         json!({ "index": entry.index, "gid": entry.gid.to_string(), "type": entry.gid_type.to_string(),

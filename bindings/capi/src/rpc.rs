@@ -16,7 +16,6 @@ pub struct farcall_rpc(Exclusive<Ready>);
 
 struct Ready {
     client: Client,
-    call_timeout: Option<Duration>,
     reply: Vec<u8>,
 }
 
@@ -35,8 +34,7 @@ pub unsafe extern "C" fn farcall_rpc_connect(
         made(rpc, || {
             let options = options::read(options)?;
             let client = options.connect_client(text(address, "address")?)?;
-            let ready = Ready { client, call_timeout: options.call_timeout, reply: Vec::new() };
-            Ok(farcall_rpc(Exclusive::new(ready)))
+            Ok(farcall_rpc(Exclusive::new(Ready { client, reply: Vec::new() })))
         })
     }
 }
@@ -83,12 +81,8 @@ pub unsafe extern "C" fn farcall_rpc_call(
 
 impl Ready {
     fn call(&mut self, method: u16, request: &[u8], timeout_us: u64) -> Result<(), Failure> {
-        let timeout = match timeout_us {
-            0 => self.call_timeout,
-            timeout_us => Some(Duration::from_micros(timeout_us)),
-        };
-        let deadline = timeout.map(|timeout| self.client.now() + timeout);
-        let options = CallOptions { deadline, trace_id: 0 };
+        let timeout = (timeout_us > 0).then(|| Duration::from_micros(timeout_us));
+        let options = CallOptions::new().timeout(timeout);
         self.reply.clear();
         Ok(self.client.call_with(method, request, &mut self.reply, options)?)
     }

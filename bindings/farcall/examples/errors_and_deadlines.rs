@@ -61,8 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The call was sent, and its timeout of half a second expired: it is unknown whether the handler ran. It runs at
     // most once, so calling again is correct only if running twice does no harm.
-    let deadline = Some(client.now() + Duration::from_millis(500));
-    match client.call_with(WAIT, b"", &mut reply, CallOptions { deadline, ..CallOptions::default() }) {
+    match client.call_with(WAIT, b"", &mut reply, CallOptions::new().timeout(Duration::from_millis(500))) {
         Err(error @ CallError::OutcomeUnknown(UnknownBecause::Deadline)) => {
             println!("{error}");
             assert_eq!(error.executed(), Executed::Unknown);

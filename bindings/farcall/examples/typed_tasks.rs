@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use farcall::rpc::{ClientOptions, PerCall, Server};
+use farcall::rpc::{CallOptions, ClientOptions, Server};
 use farcall::{Nic, SoftNic};
 
 #[farcall::service]
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::builder().serve(&nic, TimerServer::new(Clock))?;
     let address = server.address().to_string();
     let timer = TimerAsyncClient::connect(&nic, address, ClientOptions::default()).await?;
-    let hurried = timer.with_options(PerCall::default().timeout(Duration::from_millis(50)));
+    let hurried = timer.with_options(CallOptions::new().timeout(Duration::from_millis(50)));
     let (slow, quick) = tokio::join!(hurried.sleep(3_600_000), timer.sleep(1));
     assert_eq!(quick?, 1);
     assert!(slow.is_err());

@@ -21,8 +21,8 @@ pub use farcall_rpc::service;
 pub use farcall_rpc::{Addresses, AsyncClient, AsyncHandler, AsyncServers, LoadBalancing, OwnedCall, Retry};
 pub use farcall_rpc::{
     Broken, Call, CallError, CallId, CallOptions, Client, ClientOptions, Completion, ConnectError, Counters,
-    Deferred, Dispatcher, DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, PerCall, Reply,
-    Requester, Server, ServerBuilder, ServerError, ServerThread, UnknownBecause, Verbs,
+    Deferred, Dispatcher, DrainHandle, Executed, Handler, HandlerError, NothingOutstanding, Reply, Requester,
+    Server, ServerBuilder, ServerError, ServerThread, UnknownBecause, Verbs,
 };
 
 /// Status with which the server ended a call, in [`CallError::Server`].

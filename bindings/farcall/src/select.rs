@@ -127,7 +127,7 @@ impl Selection {
     pub fn open(&self) -> Result<SelectedNic> {
         if self.wants_ibv() {
             let nic = open_rnic(&self.ibv_provider())?;
-            let explanation = format!("ibv, as asked for: {}, {}", nic.device, nic.port);
+            let explanation = format!("ibv, as asked for: {}, {}", nic.device(), nic.port());
             return Ok(SelectedNic {
                 nic,
                 selection: Self { provider: ProviderChoice::Ibv, ..self.clone() },
@@ -168,6 +168,7 @@ impl Selection {
 }
 
 /// An open device with the reason for its choice.
+#[derive(Debug)]
 pub struct SelectedNic {
     /// The device.
     pub nic: Nic,
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn selects_the_software_rnic_by_default_and_explains_it() {
         let selected = Selection::default().open().unwrap();
-        assert_eq!(selected.nic.provider, "softnic");
+        assert_eq!(selected.nic.provider(), "softnic");
         assert!(selected.explanation.starts_with("softnic: this host by shared memory"));
     }
 
@@ -234,7 +235,7 @@ mod tests {
         let mut tried = Vec::new();
         let result = Selection::softnic().connect(
             |nic| {
-                tried.push(nic.provider);
+                tried.push(nic.provider());
                 Err::<(), _>(farcall_verbs::Error::invalid("test", "misfit"))
             },
             |_| true,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use farcall::rpc::service::{Failed, ServiceError};
 use farcall::rpc::{
-    Call, CallError, Client, ClientOptions, Executed, HandlerError, PerCall, Reply, Server, Status,
+    Call, CallError, CallOptions, Client, ClientOptions, Executed, HandlerError, Reply, Server, Status,
     UnknownBecause,
 };
 use farcall::{Nic, SoftNic};
@@ -216,7 +216,7 @@ fn runs_waiting_methods_concurrently_and_cancels_with_caller() {
         let dropped = waits.await;
         assert!(dropped.unwrap_err().is_cancelled());
         // The deadline of the call has the same effect.
-        let hurried = client.with_options(PerCall::default().timeout(Duration::from_millis(20)).trace_id(7));
+        let hurried = client.with_options(CallOptions::new().timeout(Duration::from_millis(20)).trace_id(7));
         let late = hurried.wait(1).await;
         assert_eq!(late, Err(Failed::Call(CallError::OutcomeUnknown(UnknownBecause::Deadline))));
         let start = Instant::now();

@@ -1,7 +1,7 @@
 //! Clients of remote calls.
 
 use farcall::binding::Failure;
-use farcall_rpc::{CallOptions, PerCall};
+use farcall_rpc::CallOptions;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -13,7 +13,7 @@ use crate::task;
 
 /// A client of remote calls with blocking functions.
 #[pyclass(frozen, module = "farcall")]
-pub(crate) struct Client(Held<farcall_rpc::Client>, Option<std::time::Duration>);
+pub(crate) struct Client(Held<farcall_rpc::Client>);
 
 #[pymethods]
 impl Client {
@@ -22,7 +22,7 @@ impl Client {
     fn new(py: Python<'_>, address: &str, options: Option<&Bound<'_, Options>>) -> PyResult<Self> {
         let options = plain(options);
         let connected = py.detach(|| options.connect_client(address));
-        Ok(Self(Held::new(connected.map_err(|failure| raised(py, failure))?), options.call_timeout))
+        Ok(Self(Held::new(connected.map_err(|failure| raised(py, failure))?)))
     }
 
     /// Calls a method, waits for the result and returns it as a read-only memoryview. `timeout` is in seconds; the
@@ -36,10 +36,8 @@ impl Client {
         timeout: Option<f64>,
     ) -> PyResult<Py<PyAny>> {
         let request = request.map(Sent::of).transpose()?;
-        let timeout = duration(py, timeout)?.or(self.1);
+        let options = CallOptions::new().timeout(duration(py, timeout)?);
         let reply = self.0.wait(py, |client| {
-            let deadline = timeout.map(|timeout| client.now() + timeout);
-            let options = CallOptions { deadline, trace_id: 0 };
             let mut reply = Vec::new();
             client.call_with(method, request.as_ref().map_or(&[], Sent::get), &mut reply, options)?;
             Ok(reply)
@@ -91,7 +89,7 @@ impl AsyncClient {
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (client, request) = (self.0.clone(), request.map(Sent::of).transpose()?);
-        let options = PerCall::default().timeout(duration(py, timeout)?);
+        let options = CallOptions::new().timeout(duration(py, timeout)?);
         let call = async move {
             let request = request.as_ref().map_or(&[][..], Sent::get);
             client.call_with(method, request, options).await.map_err(Failure::from)

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use farcall_softnic::SoftNic;
-use farcall_verbs::Provider;
+use farcall_verbs::{Provider, with_sources};
 
 use crate::symbols::export;
 use crate::{errno, faults};
@@ -91,7 +91,7 @@ fn devices() -> Result<&'static [DeviceObject], c_int> {
             devices.enumerate().map(|(index, device)| DeviceObject::new(index, device)).collect()
         });
         Ok(found.unwrap_or_else(|error| {
-            crate::complain(format_args!("no device: {error}"));
+            crate::complain(format_args!("no device: {}", with_sources(&error)));
             Vec::new()
         }))
     });

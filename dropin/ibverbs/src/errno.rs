@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 pub use farcall_trace::errno::{get, null, refused, set, to_return_value};
-use farcall_verbs::{Error, Result};
+use farcall_verbs::{Error, Result, WithSources};
 
 /// Returns the error number of an error.
 pub fn number(error: &Error) -> c_int {
@@ -20,9 +20,9 @@ pub fn number(error: &Error) -> c_int {
         _ => libc::EINVAL,
     };
     if matches!(error, Error::Peer { .. } | Error::Os { .. }) {
-        complain_once(error.operation(), format_args!("{error}"));
+        complain_once(error.operation(), format_args!("{}", WithSources(error)));
     }
-    refused(number, format_args!("{error}"))
+    refused(number, format_args!("{}", WithSources(error)))
 }
 
 /// Returns 0, or the error number.

@@ -12,13 +12,14 @@ use crate::device::{self, DeviceObject};
 use crate::symbols::export;
 use crate::{channel, cq, cq_create, errno, qp, qp_create, srq, traced};
 use farcall_layout::{ABSENT, Context, ContextOps, Device, EXTENDED, VerbsContext};
+use farcall_verbs::with_sources;
 
 /// Opens a device. Returns null and sets `errno` on failure.
 fn open(device: *mut Device, of: &DeviceObject) -> *mut Context {
     let provider = match of.provider_device.open() {
         Ok(provider) => provider,
         Err(error) => {
-            crate::complain(format_args!("cannot open: {error}"));
+            crate::complain(format_args!("cannot open: {}", with_sources(&error)));
             return errno::null(errno::number(&error));
         }
     };

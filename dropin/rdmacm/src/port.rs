@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farcall_softnic::{admit_group, rendezvous_directory};
+use farcall_verbs::with_sources;
 use farcall_wire::cm::{PortSpace, socket_name};
 use rustix::io::Errno as OsError;
 use rustix::net::{self, SocketAddrUnix};
@@ -57,8 +58,8 @@ fn with_locks<T>(run: impl FnOnce(&mut Locks) -> Result<T, Errno>) -> Result<T, 
 
 fn directory() -> Result<PathBuf, Errno> {
     rendezvous_directory().map_err(|error| {
-        crate::complain(format_args!("{error}"));
-        refused(libc::EACCES, format_args!("{error}"))
+        crate::complain(format_args!("{}", with_sources(&error)));
+        refused(libc::EACCES, format_args!("{}", with_sources(&error)))
     })
 }
 
@@ -176,7 +177,7 @@ impl Port {
         })?;
         net::bind(socket, &name).map_err(system(&format!("no socket at {}", path.display())))?;
         self.is_listened_at = true;
-        admit_group(path).map_err(|error| refused(libc::EACCES, format_args!("{error}")))?;
+        admit_group(path).map_err(|error| refused(libc::EACCES, format_args!("{}", with_sources(&error))))?;
         net::listen(socket, BACKLOG).map_err(system("listen"))
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::{io, process};
 
 use farcall_shm::trusted_variable;
+use farcall_verbs::with_sources;
 use rustix::fs::{FileType, fstat};
 use thiserror::Error;
 
@@ -25,7 +26,7 @@ pub const FORMAT_VARIABLE: &str = "FARCALL_TRACE_FORMAT";
 #[non_exhaustive]
 pub enum TargetError {
     /// The file cannot be written.
-    #[error("{TARGET_VARIABLE}: cannot open {path}: {source} (links are not followed)")]
+    #[error("{TARGET_VARIABLE}: cannot open {path} (links are not followed)")]
     Open {
         /// The path.
         path: PathBuf,
@@ -127,7 +128,7 @@ pub(crate) fn target() -> Option<&'static Target> {
                     Some(target)
                 }
                 Err(error) => {
-                    eprintln!("farcall: {error}; the program runs without a trace");
+                    eprintln!("farcall: {}; the program runs without a trace", with_sources(&error));
                     None
                 }
             }

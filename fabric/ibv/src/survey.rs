@@ -1,5 +1,6 @@
 //! RDMA devices of this machine, detected without opening any of them, for diagnostics.
 
+use farcall_verbs::with_sources;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -69,7 +70,7 @@ pub fn kernel_devices() -> Vec<KernelDevice> {
 /// # Errors
 /// Returns the reason and the packages to install if it cannot.
 pub fn library() -> Result<&'static str, String> {
-    library::library().map(|_| FILE).map_err(|error| error.to_string())
+    library::library().map(|_| FILE).map_err(|error| with_sources(&error))
 }
 
 /// Returns the commands that install libibverbs with its drivers.

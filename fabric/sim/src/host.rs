@@ -16,6 +16,8 @@ pub struct Host {
     pub(crate) node: Node,
 }
 
+farcall_verbs::opaque_debug!(Host { id });
+
 impl Host {
     /// Returns the node's number.
     pub fn id(&self) -> NodeId {
@@ -48,6 +50,8 @@ impl Host {
 pub struct HostClock {
     fabric: Arc<Fabric>,
 }
+
+farcall_verbs::opaque_debug!(HostClock);
 
 impl Clock for HostClock {
     fn now(&self) -> Nanos {

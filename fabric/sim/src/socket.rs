@@ -15,6 +15,8 @@ pub struct Pipe {
     id: u32,
 }
 
+farcall_verbs::opaque_debug!(Pipe);
+
 impl Pipe {
     pub(crate) fn dial(fabric: &Arc<Fabric>, node: Node, to: Node, port: u16) -> Self {
         let State { devices, pipes, .. } = &mut *fabric.call();
@@ -63,6 +65,8 @@ pub struct Listener {
     fabric: Arc<Fabric>,
     id: u32,
 }
+
+farcall_verbs::opaque_debug!(Listener);
 
 impl Listener {
     pub(crate) fn open(fabric: &Arc<Fabric>, node: Node, port: u16) -> Option<Self> {

@@ -70,6 +70,8 @@ pub struct World {
     seed: u64,
 }
 
+farcall_verbs::opaque_debug!(World);
+
 impl World {
     /// Creates an empty world at time zero.
     pub fn new(config: Config) -> Self {

@@ -23,7 +23,7 @@ pub enum StatsError {
         why: &'static str,
     },
     /// A system call failed.
-    #[error("{operation}: {source} (statistics need System V shared memory)")]
+    #[error("{operation} failed (statistics need System V shared memory)")]
     System {
         /// The failed operation.
         operation: &'static str,

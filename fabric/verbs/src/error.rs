@@ -1,4 +1,10 @@
 //! Errors of calls. Errors of work requests are [`crate::WcStatus`].
+//!
+//! The message of an error of this workspace does not include its source, which `source()` returns. [`with_sources`]
+//! returns both.
+
+use std::error::Error as StdError;
+use std::fmt;
 
 use thiserror::Error;
 
@@ -62,7 +68,7 @@ pub enum Error {
         what: String,
     },
     /// A system call failed.
-    #[error("{operation}: {what}: {source}")]
+    #[error("{operation}: {what}")]
     Os {
         /// Name of the call.
         operation: &'static str,
@@ -98,9 +104,34 @@ impl Error {
     }
 }
 
+/// Returns the messages of an error and its sources: see [`WithSources`].
+pub fn with_sources(error: &dyn StdError) -> String {
+    WithSources(error).to_string()
+}
+
+/// Displays an error and its sources, separated by colons: for the places that show an error to users, or pass it on as
+/// text. A source that the text contains already is left out, because errors of other libraries may include theirs.
+pub struct WithSources<'a>(pub &'a dyn StdError);
+
+impl fmt::Display for WithSources<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.0.to_string();
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            let message = error.to_string();
+            if !text.contains(&message) {
+                text.push_str(": ");
+                text.push_str(&message);
+            }
+            source = error.source();
+        }
+        f.write_str(&text)
+    }
+}
+
 /// Error of a post. As with `bad_wr`, all requests before the refused one are posted.
 #[derive(Debug, Error)]
-#[error("work request {posted} of the batch: {source}")]
+#[error("work request {posted} of the batch was refused")]
 pub struct PostError {
     /// Number of requests of the batch that were posted, which is the index of the refused one.
     pub posted: usize,
@@ -127,5 +158,26 @@ impl PostError {
             post(posted, wr).map_err(|source| Self::new(posted, source))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn returns_each_message_once() {
+        let full =
+            || Error::os("create CQ", "a completion channel", io::Error::other("no descriptor is left"));
+        let error = PostError::new(2, full());
+        assert_eq!(error.to_string(), "work request 2 of the batch was refused");
+        assert_eq!(
+            with_sources(&error),
+            "work request 2 of the batch was refused: create CQ: a completion channel: no descriptor is left"
+        );
+        // An `io::Error` displays the error that it contains, and its source is that of the contained one.
+        assert_eq!(with_sources(&io::Error::other(full())), with_sources(&full()));
     }
 }

@@ -16,6 +16,7 @@ mod error;
 mod event;
 mod flags;
 mod gid;
+mod opaque_debug;
 mod port_choice;
 mod posting;
 mod progress;
@@ -31,7 +32,7 @@ pub use attr::{
     SrqAttr, SrqCap, SrqInitAttr,
 };
 pub use clock::{Clock, MonotonicClock, Nanos, VirtualClock};
-pub use error::{Error, PostError, Result};
+pub use error::{Error, PostError, Result, WithSources, with_sources};
 pub use event::{AsyncEvent, AsyncEventKind};
 pub use flags::{Access, SendFlags, WcFlags};
 pub use gid::{Gid, GidChoice, GidEntry, GidScope, GidType, LinkLayer};

@@ -6,6 +6,7 @@
 //! polls them: completions of a destroyed queue pair are not delivered.
 
 use std::any::Any;
+use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -24,6 +25,15 @@ pub struct CqInitAttr<'a> {
     pub channel: Option<&'a dyn CompChannel>,
 }
 
+impl fmt::Debug for CqInitAttr<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CqInitAttr")
+            .field("cqe", &self.cqe)
+            .field("has_channel", &self.channel.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
 /// Parameters of a new queue pair (`ibv_qp_init_attr`).
 pub struct QpInitAttr<'a> {
     /// Completion queue of sends.
@@ -38,6 +48,16 @@ pub struct QpInitAttr<'a> {
     pub qp_type: QpType,
     /// Whether every send is signalled, whatever its flags.
     pub sq_sig_all: bool,
+}
+
+impl fmt::Debug for QpInitAttr<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QpInitAttr")
+            .field("cap", &self.cap)
+            .field("qp_type", &self.qp_type)
+            .field("sq_sig_all", &self.sq_sig_all)
+            .finish_non_exhaustive()
+    }
 }
 
 /// An implementation of devices: the software RNIC, the system's libibverbs, or a simulated network.

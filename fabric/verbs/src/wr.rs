@@ -1,5 +1,6 @@
 //! Work requests, laid out as libibverbs' `ibv_sge`, `ibv_send_wr` and `ibv_recv_wr`.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 
@@ -194,6 +195,17 @@ pub struct SendWr<'sg> {
     life: PhantomData<&'sg [Sge]>,
 }
 
+impl fmt::Debug for SendWr<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendWr")
+            .field("wr_id", &self.wr_id)
+            .field("opcode", &self.opcode)
+            .field("send_flags", &self.send_flags)
+            .field("sges", &self.sges())
+            .finish_non_exhaustive()
+    }
+}
+
 const _: () =
     assert!(size_of::<Sge>() == 16 && size_of::<SendWr<'_>>() == 128 && size_of::<RecvWr<'_>>() == 32);
 
@@ -343,6 +355,15 @@ pub struct RecvWr<'sg> {
     sg_list: *const Sge,
     num_sge: i32,
     life: PhantomData<&'sg [Sge]>,
+}
+
+impl fmt::Debug for RecvWr<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvWr")
+            .field("wr_id", &self.wr_id)
+            .field("sges", &self.sges())
+            .finish_non_exhaustive()
+    }
 }
 
 // SAFETY: `RecvWr` itself dereferences only `sg_list`, which is a shared `&'sg [Sge]`, and `Sge` is `Sync`. The memory

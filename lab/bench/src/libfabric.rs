@@ -2,6 +2,7 @@
 
 use crate::peer::free_ports;
 use crate::program_pair::{in_path, last_line, run_pair};
+use farcall_verbs::with_sources;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -29,7 +30,7 @@ pub(crate) fn ping_pong(
     let program = in_path(PROGRAM).ok_or_else(|| {
         LibfabricError(format!("{PROGRAM} is not in PATH; install it: apt-get install libfabric-bin"))
     })?;
-    let [port] = free_ports().map_err(|error| LibfabricError(error.to_string()))?;
+    let [port] = free_ports().map_err(|error| LibfabricError(with_sources(&error)))?;
     let mut server = command(&program, len_bytes);
     server.args(["-B", &port.to_string()]);
     let mut client = command(&program, len_bytes);

@@ -2,6 +2,7 @@
 //! results.
 
 use crate::peer::ChildProcess;
+use farcall_verbs::with_sources;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -29,7 +30,7 @@ pub(crate) fn run_pair(
     port: u16,
 ) -> Result<String, String> {
     let start = |command: &mut Command, core| {
-        ChildProcess::start(command, &[core], &[]).map_err(|error| error.to_string())
+        ChildProcess::start(command, &[core], &[]).map_err(|error| with_sources(&error))
     };
     let mut server = start(server.stdout(Stdio::null()).stderr(Stdio::null()), server_core)?;
     wait_until_listening(port, &mut server)?;

@@ -31,7 +31,7 @@ const TREE_BYTES_MAX: u64 = 1 << 34;
 #[non_exhaustive]
 pub enum SnapshotError {
     /// The file or the memory cannot be read or written.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     /// The file is not a snapshot, or one of another version.
     #[error("it is no snapshot that this build knows: {0}")]

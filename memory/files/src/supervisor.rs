@@ -81,7 +81,7 @@ pub enum SupervisorError {
     #[error("the process that is to serve the files does not begin")]
     Late,
     /// A system call failed.
-    #[error("cannot supervise: {0}")]
+    #[error("cannot supervise the process that serves the files")]
     System(#[from] io::Error),
 }
 

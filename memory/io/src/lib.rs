@@ -81,7 +81,7 @@
 //! let nic = Nic::open(&SoftNic::new())?;
 //! let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
 //! let config = Config::default();
-//! let memory = Arc::new(Region::alloc(&*nic.pd, 1 << 20, access)?);
+//! let memory = Arc::new(Region::alloc(&**nic.pd(), 1 << 20, access)?);
 //! let mut target = Target::new(&nic, memory, config.connections)?;
 //! let mut poller = Poller::new(&nic, PollerConfig::default())?;
 //! let (sender, receiver) = mpsc::channel();

@@ -6,6 +6,7 @@ use farcall_link::Nic;
 use farcall_stats::Block;
 use farcall_verbs::{
     CompChannel, CqInitAttr, Endpoint, Error, Nanos, Notify, Progress, RawCq, Result, WaitSet, Wc,
+    with_sources,
 };
 
 use crate::request::Entry;
@@ -81,9 +82,9 @@ impl<H: Handler> Poller<H> {
     /// # Errors
     /// If the device cannot create the completion queue or its channel.
     pub fn new(nic: &Nic, config: PollerConfig) -> Result<Self> {
-        let channel = nic.context.create_comp_channel()?;
+        let channel = nic.context().create_comp_channel()?;
         let attr = CqInitAttr { cqe: config.completions, channel: Some(&*channel) };
-        let cq = Arc::new(Mutex::new(nic.context.create_cq(&attr)?));
+        let cq = Arc::new(Mutex::new(nic.context().create_cq(&attr)?));
         Ok(Self {
             nic: nic.clone(),
             config,
@@ -208,7 +209,7 @@ impl<H: Handler> Endpoint for Poller<H> {
             Ok(count) => count,
             Err(error) => {
                 if !std::mem::replace(&mut self.is_broken, true) {
-                    self.sessions.iter().for_each(|session| session.fail(&error.to_string()));
+                    self.sessions.iter().for_each(|session| session.fail(&with_sources(&error)));
                 }
                 return Progress::IDLE;
             }

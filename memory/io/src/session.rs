@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Connection, Nic, Region, RemoteRegion, Transport};
-use farcall_verbs::{Access, Error, Wc};
+use farcall_verbs::{Access, Error, Wc, with_sources};
 
 use crate::combining_queue::{CombinerGuard, CombiningQueue};
 use crate::grants::Grants;
@@ -66,14 +66,14 @@ impl<H: Handler> Shared<H> {
     ) -> Result<Self, Error> {
         static SESSIONS: AtomicU64 = AtomicU64::new(0);
         config.check()?;
-        let pool = Arc::new(Region::alloc(&*nic.pd, config.pool_bytes, Access::LOCAL_WRITE)?);
+        let pool = Arc::new(Region::alloc(&**nic.pd(), config.pool_bytes, Access::LOCAL_WRITE)?);
         let qp = |index| {
             let connection =
-                Connection::new(nic, Transport::Rc, &**lock(cq), config.pair(nic.attr.max_sge), None)?;
+                Connection::new(nic, Transport::Rc, &**lock(cq), config.pair(nic.attr().max_sge), None)?;
             Ok(Mutex::new(SessionQp::new(index, connection, &pool, config.send_depth)))
         };
         let qps = (0..config.connections).map(qp).collect::<Result<Box<[_]>, Error>>()?;
-        let queue = MergeQueue::new(config.limits(nic.attr.max_sge), admission, config.pool_bytes);
+        let queue = MergeQueue::new(config.limits(nic.attr().max_sge), admission, config.pool_bytes);
         // One message per request, per work request that has ended, per queue pair, and one for the end of the session.
         let messages = config.outstanding + qps.len() * (config.send_depth as usize + 1) + 1;
         Ok(Self {
@@ -193,7 +193,7 @@ impl<H: Handler> Shared<H> {
                 None => qp.post(&mut batch, &self.grants).err(),
             };
             drop(qp);
-            let ended = refused.is_some_and(|why| self.end(SessionEnd::PostRefused(why.to_string())));
+            let ended = refused.is_some_and(|why| self.end(SessionEnd::PostRefused(with_sources(&why))));
             self.fail_unposted(std::mem::take(&mut batch.entries));
             combiner = ended.then(|| self.messages.enqueue(Message::Recheck)).flatten();
         }
@@ -226,7 +226,7 @@ impl<H: Handler> Shared<H> {
                         offset += entry.len_bytes;
                     }
                     Local::ToRegister(bytes) => {
-                        let registered = Region::register(&*self.nic.pd, std::mem::take(bytes));
+                        let registered = Region::register(&**self.nic.pd(), std::mem::take(bytes));
                         entry.local = match registered {
                             Ok(region) => Local::Registered(Arc::new(region)),
                             Err((why, bytes)) => {
@@ -234,7 +234,7 @@ impl<H: Handler> Shared<H> {
                                 entry.local = Local::ToRegister(bytes);
                                 return Err(TransferFailure::NotRegistered {
                                     len_bytes,
-                                    why: why.to_string(),
+                                    why: with_sources(&why),
                                 });
                             }
                         };

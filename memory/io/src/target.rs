@@ -35,7 +35,7 @@ impl Target {
     /// # Errors
     /// Like [`Target::new`].
     pub fn without_memory(nic: &Nic, connections: usize) -> Result<Self> {
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 2 * connections as u32 + 2, channel: None })?;
+        let cq = nic.context().create_cq(&CqInitAttr { cqe: 2 * connections as u32 + 2, channel: None })?;
         let config = QpSizes {
             send_depth: 2,
             recv_depth: 1,

@@ -68,7 +68,7 @@ struct Run {
 }
 
 fn nic(host: &Host, seed: u64) -> Nic {
-    Nic { entropy: Entropy::seeded(seed), ..Nic::open(host).unwrap() }
+    Nic::open(host).unwrap().with_entropy(Entropy::seeded(seed))
 }
 
 fn run(seed: u64) -> Run {

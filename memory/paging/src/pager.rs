@@ -15,6 +15,7 @@ use std::time::Duration;
 use farcall_files::{Memory, request_resend, serve_one_file};
 use farcall_memory::{IoError, OpenError};
 use farcall_stats::Block;
+use farcall_verbs::with_sources;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
 use thiserror::Error;
@@ -40,7 +41,7 @@ pub enum PagerError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Memory nodes have no capacity or do not respond.
-    #[error("memory nodes do not take pages: {0}")]
+    #[error("memory nodes do not take pages")]
     Memory(#[from] IoError),
     /// An operation of the system failed.
     #[error("{what}: {why}")]
@@ -129,7 +130,7 @@ fn lock_memory(may_stall: bool) -> Result<(), PagerError> {
         });
     match first {
         Err(error) if may_stall => {
-            tracing::info!("{error}: it was said that it may stall");
+            tracing::info!("{}: it was said that it may stall", with_sources(&error));
             Ok(())
         }
         first => first,

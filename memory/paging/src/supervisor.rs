@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use farcall_files::{CurrentWorker, MountError, SupervisorError, mount_one_file, serve_by_workers};
+use farcall_verbs::with_sources;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Pid, Signal, configure_io_flusher_behavior, kill_process};
 use thiserror::Error;
@@ -116,7 +117,7 @@ impl PagingRun {
         let made = Self::make(paths, lock, config, pager);
         made.map_err(|error| match undo(paths) {
             Ok(()) => error,
-            Err(left) => PagingError::Leftovers([vec![error.to_string()], left].concat()),
+            Err(left) => PagingError::Leftovers([vec![with_sources(&error)], left].concat()),
         })
     }
 
@@ -293,7 +294,7 @@ impl Drop for PagingRun {
         if !self.is_undone
             && let Err(error) = self.undo()
         {
-            tracing::error!("{error}");
+            tracing::error!("{}", with_sources(&error));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use farcall_drive::{Driver, Stop};
 use farcall_link::WaitStrategy;
 use farcall_memory::PAGE_BYTES;
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, WaitSet, with_sources};
 
 use crate::paged_memory::{Mapping, PagedMemory};
 use crate::region::POLLS;
@@ -19,6 +19,8 @@ pub struct LocalFaultBaseline {
     thread: Option<JoinHandle<()>>,
     mapping: Arc<Mapping>,
 }
+
+farcall_verbs::opaque_debug!(LocalFaultBaseline);
 
 struct Copier {
     paged: PagedMemory,
@@ -68,7 +70,7 @@ impl LocalFaultBaseline {
             Driver::new(MonotonicClock::new(), WaitStrategy::Adaptive { max_retry: POLLS }, stop.clone());
         let run = move || {
             if let Err(error) = driver.run_until(&mut copier, |copier| copier.is_broken) {
-                eprintln!("farcall region: {error}");
+                eprintln!("farcall region: {}", with_sources(&error));
             }
         };
         let thread = Some(std::thread::Builder::new().name("bare-faults".into()).spawn(run)?);

@@ -10,7 +10,7 @@ use farcall_drive::{Driver, Stop, WakeQueue};
 use farcall_link::{Nic, WaitStrategy};
 use farcall_memory::{ClientConfig, MemoryEndpoint, OpenError, PAGE_BYTES};
 use farcall_shm::fork::Generation;
-use farcall_verbs::MonotonicClock;
+use farcall_verbs::{MonotonicClock, with_sources};
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -60,7 +60,7 @@ pub enum RegionError {
         max: u64,
     },
     /// The kernel does not provide the required features to this process.
-    #[error("no region of remote memory: {0}; see: farcall doctor")]
+    #[error("no region of remote memory (see: farcall doctor)")]
     System(#[from] std::io::Error),
     /// The memory nodes cannot be used.
     #[error(transparent)]
@@ -121,6 +121,8 @@ pub struct RemoteRegion {
     generation: Generation,
 }
 
+farcall_verbs::opaque_debug!(RemoteRegion { len_bytes });
+
 impl RemoteRegion {
     /// Opens a region of zeros.
     ///
@@ -154,7 +156,7 @@ impl RemoteRegion {
             let mut driver = Driver::new(clock, WaitStrategy::Adaptive { max_retry: POLLS }, stop);
             // However the thread ends, dropping the pager makes the region inaccessible.
             if let Err(error) = driver.run_until(&mut pager, |pager| pager.has_ended()) {
-                eprintln!("farcall region: {error}");
+                eprintln!("farcall region: {}", with_sources(&error));
             }
         };
         let pager = Some(std::thread::Builder::new().name("region-pager".into()).spawn(run)?);
@@ -292,7 +294,7 @@ impl Drop for RemoteRegion {
 }
 
 /// Operations on a region that any thread may use while other threads access its memory.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Handle<'a> {
     region: &'a RemoteRegion,
 }

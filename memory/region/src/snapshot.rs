@@ -48,7 +48,7 @@ pub enum SnapshotError {
     #[error("no snapshot: the region belongs to the process that opened it")]
     Forked,
     /// The file cannot be written or read.
-    #[error("snapshot file: {0}")]
+    #[error("cannot read or write the snapshot file")]
     System(#[from] io::Error),
     /// The bytes are not a complete snapshot.
     #[error("the file is no whole snapshot of this version: {0}")]

@@ -49,7 +49,7 @@ impl Connection {
             let rtr = QpAttr::rtr_unreliable(peer.qp_num, peer.psn, path, mtu);
             return self.0.modify([rtr, QpAttr::rts_unreliable(self.0.psn())]);
         }
-        let reads = |usual: Option<u8>| usual.map(|reads| reads.min(nic.attr.max_qp_rd_atom));
+        let reads = |usual: Option<u8>| usual.map(|reads| reads.min(nic.attr().max_qp_rd_atom));
         let rtr = QpAttr::rtr(peer.qp_num, peer.psn, path, mtu);
         let rts = QpAttr::rts(self.0.psn());
         self.0.modify([

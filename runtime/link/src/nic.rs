@@ -12,21 +12,16 @@ use crate::Entropy;
 /// them.
 #[derive(Clone)]
 pub struct Nic {
-    /// Name of its provider.
-    pub provider: &'static str,
-    /// Name of the device.
-    pub device: Arc<str>,
-    /// The opened device.
-    pub context: Arc<dyn Context>,
-    /// The protection domain of all objects created here.
-    pub pd: Arc<dyn ProtectionDomain>,
-    /// The port and the GID by which peers reach it.
-    pub port: PortChoice,
-    /// Limits and capabilities of the device.
-    pub attr: DeviceAttr,
-    /// Source of the secrets and first packet numbers of its connections.
-    pub entropy: Entropy,
+    provider: &'static str,
+    device: Arc<str>,
+    context: Arc<dyn Context>,
+    pd: Arc<dyn ProtectionDomain>,
+    port: PortChoice,
+    attr: DeviceAttr,
+    entropy: Entropy,
 }
+
+farcall_verbs::opaque_debug!(Nic { provider, device, port });
 
 impl Nic {
     /// Opens a provider's first device.
@@ -50,6 +45,55 @@ impl Nic {
         let pd = context.alloc_pd()?;
         let attr = context.query_device()?;
         Ok(Self { provider, device: device.into(), context, pd, port, attr, entropy: Entropy::System })
+    }
+
+    /// Returns the same device with another source of secrets and first packet numbers, for reproducible runs.
+    #[must_use]
+    pub fn with_entropy(mut self, entropy: Entropy) -> Self {
+        self.entropy = entropy;
+        self
+    }
+
+    /// Returns the same device with another protection domain.
+    #[must_use]
+    pub fn with_pd(mut self, pd: Arc<dyn ProtectionDomain>) -> Self {
+        self.pd = pd;
+        self
+    }
+
+    /// Returns the name of the provider.
+    pub fn provider(&self) -> &'static str {
+        self.provider
+    }
+
+    /// Returns the name of the device.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Returns the opened device.
+    pub fn context(&self) -> &Arc<dyn Context> {
+        &self.context
+    }
+
+    /// Returns the protection domain of all objects created here.
+    pub fn pd(&self) -> &Arc<dyn ProtectionDomain> {
+        &self.pd
+    }
+
+    /// Returns the port and the GID by which peers reach it.
+    pub fn port(&self) -> &PortChoice {
+        &self.port
+    }
+
+    /// Returns the limits and capabilities of the device.
+    pub fn attr(&self) -> &DeviceAttr {
+        &self.attr
+    }
+
+    /// Returns the source of the secrets and first packet numbers of its connections.
+    pub fn entropy(&self) -> &Entropy {
+        &self.entropy
     }
 
     /// Returns the current GID of the port: addresses of this host may have changed since the port was chosen.

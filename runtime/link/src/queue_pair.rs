@@ -123,7 +123,7 @@ impl QueuePair {
         config: QpSizes,
         shared: Option<&SharedReceives>,
     ) -> Result<Self, Error> {
-        let inline_max_bytes = config.inline_max_bytes.min(nic.attr.max_inline_data);
+        let inline_max_bytes = config.inline_max_bytes.min(nic.attr().max_inline_data);
         let sges_max = config.sges_max.clamp(1, SGES_MAX as u32);
         let config = QpSizes { inline_max_bytes, sges_max, ..config };
         let cap = QpCap {
@@ -135,13 +135,13 @@ impl QueuePair {
         };
         let srq = shared.map(SharedReceives::raw);
         let attr = QpInitAttr { send_cq: cq, recv_cq: cq, srq, cap, qp_type, sq_sig_all: false };
-        let mut qp = nic.pd.create_qp(&attr)?;
+        let mut qp = nic.pd().create_qp(&attr)?;
         qp.modify(&match qp_type {
-            QpType::Ud => QpAttr { port_num: Some(nic.port.port_num), ..QpAttr::init_datagrams(QKEY) },
-            QpType::Uc => nic.port.init(config.access & (Access::LOCAL_WRITE | Access::REMOTE_WRITE)),
-            _ => nic.port.init(config.access),
+            QpType::Ud => QpAttr { port_num: Some(nic.port().port_num), ..QpAttr::init_datagrams(QKEY) },
+            QpType::Uc => nic.port().init(config.access & (Access::LOCAL_WRITE | Access::REMOTE_WRITE)),
+            _ => nic.port().init(config.access),
         })?;
-        let psn = nic.entropy.bytes::<4>().map_err(|e| Error::os("create QP", "random numbers", e))?;
+        let psn = nic.entropy().bytes::<4>().map_err(|e| Error::os("create QP", "random numbers", e))?;
         Ok(Self {
             qp,
             regions: Regions::default(),
@@ -168,7 +168,7 @@ impl QueuePair {
             qp_num: self.qp.qp_num(),
             psn: self.psn,
             gid: nic.gid().0,
-            lid: nic.port.attr.lid,
+            lid: nic.port().attr.lid,
             mtu_log2: 7 + mtu as u8,
         }
     }
@@ -196,7 +196,7 @@ impl QueuePair {
         if peer.qp_num > PSN_MASK {
             return Err(Error::invalid("add peer", "a queue pair number of more than 24 bits"));
         }
-        let handle = nic.pd.create_ah(&nic.path_to(peer.gid(), peer.lid))?;
+        let handle = nic.pd().create_ah(&nic.path_to(peer.gid(), peer.lid))?;
         Ok(AddressId(insert_free(&mut self.addresses, Address(handle, peer.qp_num))))
     }
 

@@ -25,7 +25,7 @@ impl SharedReceives {
     /// # Errors
     /// If the provider does not offer shared receive queues, or a limit is exceeded.
     pub fn new(nic: &Nic, depth: u32) -> Result<Self, Error> {
-        let srq = nic.pd.create_srq(&SrqInitAttr { max_wr: depth, max_sge: 1 })?;
+        let srq = nic.pd().create_srq(&SrqInitAttr { max_wr: depth, max_sge: 1 })?;
         Ok(Self { srq, regions: Regions::default(), retained: SharedRegions::default() })
     }
 

@@ -129,7 +129,7 @@ pub enum PostRefused {
         qp_num: u32,
     },
     /// The provider refused the request.
-    #[error("QP {qp_num:#x}: {source}")]
+    #[error("QP {qp_num:#x}: the provider refused a request")]
     Post {
         /// Number of the queue pair; 0 for a shared receive queue.
         qp_num: u32,

@@ -25,8 +25,8 @@ struct End<Q> {
 }
 
 fn end<Q: std::ops::DerefMut<Target = QueuePair>>(nic: &Nic, make: impl FnOnce(&dyn RawCq) -> Q) -> End<Q> {
-    let cq = nic.context.create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
-    let region = Arc::new(Region::alloc(&*nic.pd, 4096, Access::all()).unwrap());
+    let cq = nic.context().create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
+    let region = Arc::new(Region::alloc(&**nic.pd(), 4096, Access::all()).unwrap());
     let mut qp = make(&*cq);
     let id = qp.attach(Arc::clone(&region));
     End { qp, cq, region, id }
@@ -134,7 +134,8 @@ fn requests_posted_together_complete_each_under_its_own_tag() {
 fn memory_that_exists_is_read_into_and_comes_back() {
     let (nic, [mut a, b]) = connections(Transport::Rc);
     b.region.copy_in(8, b"remote");
-    let memory = Arc::new(Region::register(&*nic.pd, vec![b'.'; 10]).unwrap_or_else(|(e, _)| panic!("{e}")));
+    let memory =
+        Arc::new(Region::register(&**nic.pd(), vec![b'.'; 10]).unwrap_or_else(|(e, _)| panic!("{e}")));
     let grant = b.region.remote();
     let read = |offset| Operation::Read(Remote { grant: &grant, offset });
     assert!(a.qp.post_lending(Arc::clone(&memory), read(4096), 1).is_err(), "outside of the grant");
@@ -228,7 +229,7 @@ fn datagrams_go_to_several_peers_into_shared_receives() {
     const GRH_BYTES: usize = 40;
     let nic = Nic::open(&SoftNic::new()).unwrap();
     let mut shared = SharedReceives::new(&nic, 8).unwrap();
-    let pool = Arc::new(Region::alloc(&*nic.pd, 4096, Access::LOCAL_WRITE).unwrap());
+    let pool = Arc::new(Region::alloc(&**nic.pd(), 4096, Access::LOCAL_WRITE).unwrap());
     let id = shared.attach(Arc::clone(&pool));
     let places: Vec<_> =
         (0..8).map(|at| [LocalSlice { region: id, offset: 64 * at, len_bytes: 64 }]).collect();
@@ -269,7 +270,7 @@ fn keeps_detached_memory_and_peers_until_requests_complete() {
     let [mut a, b] = ends;
     let info = b.qp.info(&nic);
     let peer = a.qp.add_peer(&nic, &info).unwrap();
-    let region = Arc::new(Region::alloc(&*nic.pd, 4096, Access::LOCAL_WRITE).unwrap());
+    let region = Arc::new(Region::alloc(&**nic.pd(), 4096, Access::LOCAL_WRITE).unwrap());
     let id = a.qp.attach(Arc::clone(&region));
     let local = [LocalSlice { region: id, offset: 0, len_bytes: 8 }];
     let request =
@@ -315,7 +316,7 @@ fn receives_that_stay_posted_keep_their_own_memory_and_no_other() {
     let nic = Nic::open(&SoftNic::new()).unwrap();
     let mut a = end(&nic, |cq| Datagrams::new(&nic, cq, CONFIG, None).unwrap());
     a.qp.start().unwrap();
-    let regions = [0, 1].map(|_| Arc::new(Region::alloc(&*nic.pd, 4096, Access::LOCAL_WRITE).unwrap()));
+    let regions = [0, 1].map(|_| Arc::new(Region::alloc(&**nic.pd(), 4096, Access::LOCAL_WRITE).unwrap()));
     let ids = [0, 1].map(|at| a.qp.attach(Arc::clone(&regions[at])));
     let local = [LocalSlice { region: ids[0], offset: 0, len_bytes: 64 }];
     let chain = a.qp.receive_chain(&[Receive { local: &local, tag: 0 }]);

@@ -44,7 +44,7 @@ pub struct ServerOptions {
 #[non_exhaustive]
 pub enum LsmServerError {
     /// The server cannot listen on the address.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,

@@ -35,7 +35,7 @@ impl Default for StoreOptions {
 #[non_exhaustive]
 pub enum StoreError {
     /// The directory cannot be used.
-    #[error("cannot use the directory {path:?}: {source}")]
+    #[error("cannot use the directory {path:?}")]
     Directory {
         /// Path of the directory.
         path: PathBuf,
@@ -46,7 +46,7 @@ pub enum StoreError {
     #[error("another process has the store in {0:?} open")]
     Locked(PathBuf),
     /// The directory contains other data, or the store is damaged.
-    #[error("cannot open the store in {path:?}: {source}")]
+    #[error("cannot open the store in {path:?}")]
     Open {
         /// Path of the directory.
         path: PathBuf,

@@ -180,7 +180,7 @@ impl CallError {
 #[non_exhaustive]
 pub enum ConnectError {
     /// The bootstrap address cannot be reached.
-    #[error("cannot reach {address}: {source}; is the server running?")]
+    #[error("cannot reach {address} (is the server running?)")]
     Unreachable {
         /// The address.
         address: String,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use farcall_link::{LocalSlice, PostRefused, QueuePair, Receive, ReceiveChain, RegionId};
-use farcall_verbs::Error;
+use farcall_verbs::{Error, with_sources};
 
 /// Posted receives, and the slots of receives that a SEND has completed, in the order of their completions. The
 /// receive of a slot is posted again when its message is consumed. A peer that sends no more messages than its credits
@@ -48,7 +48,7 @@ impl Inbox {
         let slots = pair.receive_chain(&receives);
         pair.post_receives(&slots, 0..count).map_err(|refused| match refused {
             PostRefused::Post { source, .. } => *source.source,
-            other => Error::invalid("post receives", other.to_string()),
+            other => Error::invalid("post receives", with_sources(&other)),
         })?;
         Ok(Self { slots: Some(slots), slot_bytes, arrived: VecDeque::with_capacity(count) })
     }

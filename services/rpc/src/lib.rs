@@ -53,11 +53,11 @@ pub mod service;
 pub mod tune;
 pub mod wire;
 
-pub use caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completion};
+pub use caller::{BatchCaller, CallContext, CallId, Caller, CallerState, Completion};
 #[cfg(feature = "tokio")]
 pub use client::{Addresses, AsyncClient, AsyncServers, LoadBalancing, Retry};
 pub use client::{
-    AnyCaller, BatchClient, Client, ClientOf, ClientOptions, Dispatcher, NothingOutstanding, PerCall,
+    AnyCaller, BatchClient, CallOptions, Client, ClientOf, ClientOptions, Dispatcher, NothingOutstanding,
     Requester, ServerThread, StaticClient, Verbs, any_caller,
 };
 pub use config::{CallerConfig, ResponderConfig};

@@ -198,7 +198,7 @@ async fn drops_an_unawaited_future() {
     let server = service.serve();
     let client = connect(&server, ClientOptions::default()).await;
     // Cancelled by the call's own deadline.
-    let options = PerCall::default().timeout(Duration::from_millis(10));
+    let options = CallOptions::new().timeout(Duration::from_millis(10));
     let late = client.call_with(WAIT, b"", options).await;
     assert_eq!(late, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
     eventually("the late one goes on", || service.dropped.load(Ordering::SeqCst) == 1).await;
@@ -227,7 +227,7 @@ async fn a_call_of_a_task_has_its_own_timeout_and_trace() {
     let service = Service::new();
     let server = service.serve();
     let client = connect(&server, ClientOptions::default()).await;
-    let traced = client.call_with(TRACE, b"", PerCall::default().trace_id(0x1234)).await.unwrap();
+    let traced = client.call_with(TRACE, b"", CallOptions::new().trace_id(0x1234)).await.unwrap();
     assert_eq!(traced, 0x1234u64.to_le_bytes());
     assert_eq!(client.call(TRACE, b"").await.unwrap(), 0u64.to_le_bytes());
 }

@@ -37,7 +37,7 @@ fn client_on<P: Path>(world: &mut World, batch: BatchConfig, nic: Nic) -> BatchC
 }
 
 fn submit<P: Path>(world: &World, client: &mut BatchCaller<P>, method: u16, payload: &[u8]) -> CallId {
-    client.submit(method, payload, CallOptions::default(), world.now()).unwrap()
+    client.submit(method, payload, CallContext::default(), world.now()).unwrap()
 }
 
 /// Makes iterations until `count` calls have completed.
@@ -252,7 +252,7 @@ fn calls_of_a_batch_end_at_the_earliest_of_their_deadlines() {
     let mut world = World::new();
     let mut client = client::<ServerReply>(&mut world, BatchConfig::fixed(4));
     let executed = world.server.handler().executed;
-    let after = |world: &World, ms| CallOptions {
+    let after = |world: &World, ms| CallContext {
         deadline: Some(world.now() + Duration::from_millis(ms)),
         trace_id: 0,
     };
@@ -307,7 +307,7 @@ fn limits_batches_in_flight_to_the_window() {
     let window = usize::from(CallerConfig::default().plan.geometry.window);
     let room = client.available();
     let mut calls = 0;
-    while client.submit(ECHO, &[calls as u8], CallOptions::default(), world.now()).is_ok() {
+    while client.submit(ECHO, &[calls as u8], CallContext::default(), world.now()).is_ok() {
         calls += 1;
     }
     assert_eq!((calls, room), (3 * window, 3 * window));

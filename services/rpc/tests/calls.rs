@@ -77,7 +77,7 @@ fn windows<P: Path>() {
     for i in 0..2_000u64 {
         loop {
             let payload = pattern((i % 50) as usize * if i % 97 == 0 { 400 } else { 1 });
-            match client.submit(ECHO, &payload, CallOptions::default(), world.now()) {
+            match client.submit(ECHO, &payload, CallContext::default(), world.now()) {
                 Ok(id) => {
                     sent.insert(id, payload);
                     break;
@@ -176,7 +176,7 @@ fn one_is_stalled<P: Path>() {
     let mut clients: Vec<Caller<FetchThenReply>> = (0..40).map(|_| world.client()).collect();
     let mut stalled = world.client::<P>();
     for _ in 0..16 {
-        stalled.submit(ECHO, b"never taken", CallOptions::default(), world.now()).unwrap();
+        stalled.submit(ECHO, b"never taken", CallContext::default(), world.now()).unwrap();
     }
     world.serve(16);
     for round in 0..5u8 {

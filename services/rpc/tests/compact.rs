@@ -18,8 +18,8 @@ fn call<P: Path>(
     trace_id: u64,
 ) -> u64 {
     let before = client.counters().compact.get();
-    let options = CallOptions { trace_id, ..CallOptions::default() };
-    let id = client.submit(method, payload, options, world.now()).unwrap();
+    let context = CallContext { trace_id, ..CallContext::default() };
+    let id = client.submit(method, payload, context, world.now()).unwrap();
     let (ended, result) = world.finish(client);
     assert_eq!((ended, world.server.handler().last_call), (id, (id.0, trace_id)));
     let expected = match method {
@@ -65,7 +65,7 @@ fn skips_the_number_of_a_call_cancelled_before_sending() {
     let mut client = world.client::<ServerReply>();
     call(&mut world, &mut client, ECHO, b"known", 0);
     let submit = |client: &mut Caller<ServerReply>, payload: &[u8]| {
-        client.submit(ECHO, payload, CallOptions::default(), Nanos::default()).unwrap()
+        client.submit(ECHO, payload, CallContext::default(), Nanos::default()).unwrap()
     };
     // It waits for a request that is sent in parts.
     submit(&mut client, &pattern(100_000));
@@ -102,7 +102,7 @@ fn resume_a_session<P: Path>() {
         call(&mut world, &mut client, ECHO, b"known", 0);
     }
     let executed = world.server.handler().executed;
-    let ids = [(); 3].map(|()| client.submit(ECHO, b"again", CallOptions::default(), world.now()).unwrap());
+    let ids = [(); 3].map(|()| client.submit(ECHO, b"again", CallContext::default(), world.now()).unwrap());
     world.connect(&mut client).unwrap();
     let ended = [(); 3].map(|()| world.finish(&mut client));
     assert_eq!(ended, ids.map(|id| (id, Ok(b"again".to_vec()))));
@@ -154,8 +154,8 @@ fn a_deadline_travels_in_a_compact_request() {
     let mut client = world.client::<ServerReply>();
     call(&mut world, &mut client, ECHO, b"first", 0);
     let deadline = world.now() + Duration::from_millis(50);
-    let options = CallOptions { deadline: Some(deadline), ..CallOptions::default() };
-    client.submit(ECHO, b"with a deadline", options, world.now()).unwrap();
+    let context = CallContext { deadline: Some(deadline), ..CallContext::default() };
+    client.submit(ECHO, b"with a deadline", context, world.now()).unwrap();
     assert_eq!(world.finish(&mut client).1.unwrap(), b"with a deadline");
     assert_eq!(client.counters().compact.get(), 1);
     let at_server = world.server.handler().last_deadline.unwrap();

@@ -34,7 +34,7 @@ struct Corrupt {
 impl Corrupt {
     fn accept(nic: &Nic, hello: &Hello) -> (Self, Welcome) {
         let geometry = hello.plan.geometry;
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
+        let cq = nic.context().create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let config = QpSizes {
             send_depth: 64,
@@ -45,7 +45,7 @@ impl Corrupt {
             access,
         };
         let mut qp = Connection::new(nic, hello.plan.transport, &*cq, config, None).unwrap();
-        let region = |len_bytes| Arc::new(Region::alloc(&*nic.pd, len_bytes, access).unwrap());
+        let region = |len_bytes| Arc::new(Region::alloc(&**nic.pd(), len_bytes, access).unwrap());
         let (mailbox, results) = (region(geometry.mailbox_bytes()), region(geometry.responses_bytes()));
         let mailbox_id = qp.attach(Arc::clone(&mailbox));
         if hello.plan.request == RequestPath::Send {
@@ -61,7 +61,7 @@ impl Corrupt {
         }
         let results_id = qp.attach(Arc::clone(&results));
         let welcome = Welcome {
-            provider: nic.provider.into(),
+            provider: nic.provider().into(),
             qp: qp.info(nic),
             grants: Grants { messages: mailbox.remote(), results: results.remote() },
             plan: hello.plan,
@@ -186,7 +186,7 @@ fn call<P: Path>(
     server: &mut Corrupt,
     now: &mut Nanos,
 ) -> Result<Vec<u8>, CallError> {
-    client.submit(support::ECHO, b"", CallOptions::default(), *now).unwrap();
+    client.submit(support::ECHO, b"", CallContext::default(), *now).unwrap();
     finish(client, server, now)
 }
 
@@ -249,7 +249,7 @@ fn counts_a_corrupt_uc_result_once_despite_repeated_requests() {
     // From then on the two queue pairs are connected, and a WRITE arrives at once.
     server.answer(Seq::FIRST, false);
     assert_eq!(call(&mut client, &mut server, &mut now).unwrap(), b"sixteen bytes ok");
-    client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
+    client.submit(support::ECHO, b"", CallContext::default(), now).unwrap();
     server.answer(Seq::FIRST.next(), true);
     server.last = None;
     let asked_before = client.counters().kicks.get();
@@ -286,7 +286,7 @@ fn ends_the_connection_for_an_impossible_result() {
         let (mut server, welcome) = Corrupt::accept(&nic, &client.hello().unwrap());
         let now = Nanos(1);
         client.welcome(welcome, now).unwrap();
-        client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
+        client.submit(support::ECHO, b"", CallContext::default(), now).unwrap();
         server.claim(Seq::FIRST, 1 << 29);
         let why = ending(&mut client, &mut server, now);
         assert!(why.contains("536870912 bytes in a slot"), "{why}");
@@ -325,7 +325,7 @@ fn a_notice_with_a_wrong_length_costs_a_read_at_most() {
 fn rereads_a_result_that_was_announced_too_early() {
     let (mut client, mut server, mut now) = notified_caller();
     server.tell(Seq::FIRST, 16);
-    client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
+    client.submit(support::ECHO, b"", CallContext::default(), now).unwrap();
     let mut patience = support::Patience::new();
     while !client.has_completion() {
         assert!(!patience.is_over(), "the call does not end; client {:?}", client.counters());
@@ -345,7 +345,7 @@ fn ends_the_connection_for_an_unexpected_notice() {
     fn check(tell: impl Fn(&mut Corrupt)) {
         let (mut client, mut server, now) = notified_caller();
         for _ in 0..2 {
-            client.submit(support::ECHO, b"", CallOptions::default(), now).unwrap();
+            client.submit(support::ECHO, b"", CallContext::default(), now).unwrap();
         }
         tell(&mut server);
         let why = ending(&mut client, &mut server, now);

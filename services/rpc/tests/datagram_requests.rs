@@ -255,7 +255,7 @@ fn drops_datagrams_of_an_earlier_connection() {
 fn sessions_of_one_thread_differ_by_their_tags() {
     let stream = Arc::new(Mutex::new(SplitMix64::new(1)));
     let entropy = Entropy::Seeded(Arc::clone(&stream));
-    let nic = Nic { entropy, ..Nic::open(&SoftNic::new()).unwrap() };
+    let nic = Nic::open(&SoftNic::new()).unwrap().with_entropy(entropy);
     let mut world = World::on(nic, ResponderConfig::default());
     let mut session = || {
         let mut client = Caller::<UdRpc>::new(world.nic.clone(), CallerConfig::default()).unwrap();

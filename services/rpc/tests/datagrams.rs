@@ -58,7 +58,7 @@ fn until_dropped(world: &World, client: &mut Caller<Herd>, repeated: u64, strang
 fn what_another_than_the_server_sends_is_dropped_and_counted() {
     let mut world = World::new();
     let (mut client, key, mut sender) = client_and_sender(&mut world);
-    let call = client.submit(ECHO, b"mine", CallOptions::default(), world.now()).unwrap();
+    let call = client.submit(ECHO, b"mine", CallContext::default(), world.now()).unwrap();
     let mut strangers = 0;
     // More than there are receives: each one is posted again.
     for _ in 0..RECEIVES {
@@ -82,7 +82,7 @@ fn delivers_datagram_results_once_and_in_order() {
     let mut world = World::new();
     let (mut client, key, mut sender) = client_and_sender(&mut world);
     let calls: Vec<CallId> =
-        (0..3).map(|_| client.submit(ECHO, b"x", CallOptions::default(), world.now()).unwrap()).collect();
+        (0..3).map(|_| client.submit(ECHO, b"x", CallContext::default(), world.now()).unwrap()).collect();
     for (seq, result, repeated) in [(3, 30, 0), (3, 31, 1), (2, 20, 1), (2, 21, 2)] {
         send(&mut sender, Seq(seq), key, result, WHOLE);
         until_dropped(&world, &mut client, repeated, 0);
@@ -116,7 +116,7 @@ fn ignores_stale_bytes_of_an_earlier_datagram() {
         until_dropped(&world, &mut client, 1, strangers);
     }
     // The first receive is used again. It still holds the tail, after the end of this datagram.
-    let call = client.submit(ECHO, b"mine", CallOptions::default(), world.now()).unwrap();
+    let call = client.submit(ECHO, b"mine", CallContext::default(), world.now()).unwrap();
     send(&mut sender, Seq::FIRST, key, 2, WHOLE - TAIL_BYTES);
     until_dropped(&world, &mut client, 1, RECEIVES as u64);
     assert_eq!(world.finish(&mut client), (call, Ok(b"mine".to_vec())));

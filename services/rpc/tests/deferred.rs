@@ -15,7 +15,7 @@ use support::*;
 type Outcome = (CallId, Result<Vec<u8>, CallError>);
 
 fn submit<P: Path>(world: &World, client: &mut Caller<P>, method: u16, payload: &[u8]) -> CallId {
-    client.submit(method, payload, CallOptions::default(), world.now()).unwrap()
+    client.submit(method, payload, CallContext::default(), world.now()).unwrap()
 }
 
 /// Makes steps until the server holds `count` tokens.
@@ -209,8 +209,8 @@ fn notifies_a_handler_when_its_call_is_abandoned() {
 
     // Cancelled because the deadline passed.
     let deadline = Some(world.now() + Duration::from_millis(1));
-    let options = CallOptions { deadline, ..CallOptions::default() };
-    client.submit(LATER, b"", options, world.now()).unwrap();
+    let context = CallContext { deadline, ..CallContext::default() };
+    client.submit(LATER, b"", context, world.now()).unwrap();
     wait_for_tokens(&mut world, &mut client, 1);
     world.time.0.advance(Duration::from_millis(2));
     let error = world.finish(&mut client).1.unwrap_err();
@@ -326,7 +326,7 @@ fn a_batch_ends_when_the_last_of_its_calls_is_answered() {
     for (method, payload) in
         [(ECHO, &b"one"[..]), (LATER, b"two"), (REFUSE, b""), (LATER, b"four"), (LATER_NOT, b"")]
     {
-        client.submit(method, payload, CallOptions::default(), now).unwrap();
+        client.submit(method, payload, CallContext::default(), now).unwrap();
     }
     let (mut results, mut patience) = (Vec::new(), Patience::new());
     while results.len() < 5 {

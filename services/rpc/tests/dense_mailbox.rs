@@ -55,7 +55,7 @@ fn loses_no_call_for_announcements_forged_by_a_client() {
         rogue.tell(0, &[round.wrapping_mul(37); 64]);
         for client in &mut honest {
             let now = world.now();
-            client.submit(ECHO, &[round], CallOptions::default(), now).unwrap();
+            client.submit(ECHO, &[round], CallContext::default(), now).unwrap();
             // As if the byte had arrived after the message.
             rogue.tell(0, &[round; 64]);
             assert_eq!(world.finish(client).1.unwrap(), [round]);
@@ -96,7 +96,7 @@ fn never_repeats_a_doorbell_byte_within_a_window() {
     let mut client = world.client_with::<L5>(CallerConfig::default().plan(plan));
     let mut under_way = 0;
     let now = world.now();
-    while client.submit(ECHO, b"x", CallOptions::default(), now).is_ok() {
+    while client.submit(ECHO, b"x", CallContext::default(), now).is_ok() {
         under_way += 1;
     }
     assert!(under_way >= 128, "{under_way}");

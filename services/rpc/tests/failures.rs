@@ -64,8 +64,8 @@ fn skips_a_call_whose_deadline_expires_before_sending() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
     client.disconnect(Broken::Closed);
-    let options = CallOptions { deadline: Some(world.now() + Duration::from_micros(5)), trace_id: 0 };
-    client.submit(ECHO, b"late", options, world.now()).unwrap();
+    let context = CallContext { deadline: Some(world.now() + Duration::from_micros(5)), trace_id: 0 };
+    client.submit(ECHO, b"late", context, world.now()).unwrap();
     let (_, result) = world.finish(&mut client);
     assert_eq!(result, Err(CallError::DeadlineExceeded));
     world.connect(&mut client).unwrap();
@@ -77,10 +77,10 @@ fn skips_a_call_whose_deadline_expires_before_sending() {
 fn reports_an_unknown_outcome_for_a_deadline_after_sending() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
-    let options = CallOptions { deadline: Some(world.now() + Duration::from_micros(5)), trace_id: 0 };
+    let context = CallContext { deadline: Some(world.now() + Duration::from_micros(5)), trace_id: 0 };
     // The server does nothing in the meantime.
     for _ in 0..16 {
-        client.submit(ECHO, b"old", options, world.now()).unwrap();
+        client.submit(ECHO, b"old", context, world.now()).unwrap();
     }
     client.progress(world.now());
     world.time.0.advance(Duration::from_micros(6));
@@ -91,7 +91,7 @@ fn reports_an_unknown_outcome_for_a_deadline_after_sending() {
     }
     // All slots still belong to the old calls: a new call waits for them, and gets its own result.
     assert!(matches!(
-        client.submit(ECHO, b"new", CallOptions::default(), world.now()),
+        client.submit(ECHO, b"new", CallContext::default(), world.now()),
         Err(CallError::WindowFull { .. })
     ));
     world.serve(16);
@@ -114,7 +114,7 @@ fn a_cancelled_call_is_drained_before_its_slot_is_used_again() {
     for round in 0..40u8 {
         // Including long ones, whose results the server stores until it is notified to release them.
         let size = if round % 3 == 0 { 9_000u32 } else { 9 };
-        let call = client.submit(MAKE, &size.to_le_bytes(), CallOptions::default(), world.now()).unwrap();
+        let call = client.submit(MAKE, &size.to_le_bytes(), CallContext::default(), world.now()).unwrap();
         for _ in 0..round % 5 {
             world.step(&mut client);
         }
@@ -134,7 +134,7 @@ fn reconnect_after<P: Path>(steps: u32, method: u16, size: u32) {
     let mut client = world.client::<P>();
     let mut calls = Vec::new();
     for _ in 0..10 {
-        calls.push(client.submit(method, &size.to_le_bytes(), CallOptions::default(), world.now()).unwrap());
+        calls.push(client.submit(method, &size.to_le_bytes(), CallContext::default(), world.now()).unwrap());
     }
     for _ in 0..steps {
         world.step(&mut client);
@@ -190,7 +190,7 @@ fn calls_are_executed_at_most_once_across_a_reconnect() {
 fn returns_the_stored_response_after_a_reconnect() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
-    client.submit(ECHO, b"once", CallOptions::default(), world.now()).unwrap();
+    client.submit(ECHO, b"once", CallContext::default(), world.now()).unwrap();
     // The server executes; the client does not poll.
     world.serve(1);
     client.disconnect(Broken::HungUp);
@@ -220,9 +220,9 @@ fn slots_that_an_earlier_connection_used_are_free_in_the_next() {
 fn reports_sent_calls_unknown_and_sends_others_after_a_restart() {
     let mut world = World::new();
     let mut client = fetching(&mut world);
-    let sent = client.submit(ECHO, b"sent", CallOptions::default(), world.now()).unwrap();
+    let sent = client.submit(ECHO, b"sent", CallContext::default(), world.now()).unwrap();
     client.disconnect(Broken::HungUp);
-    let unsent = client.submit(ECHO, b"unsent", CallOptions::default(), world.now()).unwrap();
+    let unsent = client.submit(ECHO, b"unsent", CallContext::default(), world.now()).unwrap();
     world.restart();
     world.connect(&mut client).unwrap();
     let unknown = CallError::OutcomeUnknown(UnknownBecause::ServerRestarted);
@@ -245,7 +245,7 @@ fn retains_a_session_for_a_while_and_then_discards_it() {
     let now = world.now();
     world.server.progress(now);
     assert_eq!(world.server.detached_sessions(), 0);
-    client.submit(ECHO, b"into the void", CallOptions::default(), now).unwrap();
+    client.submit(ECHO, b"into the void", CallContext::default(), now).unwrap();
     client.disconnect(Broken::HungUp);
     world.connect(&mut client).unwrap();
     assert_eq!(world.finish(&mut client).1, Err(CallError::OutcomeUnknown(UnknownBecause::ServerRestarted)));
@@ -259,10 +259,10 @@ fn begins_a_new_session_after_abandoning_its_calls() {
     for _ in 0..20 {
         world.call(&mut client, ECHO, b"before").unwrap();
     }
-    let sent = client.submit(ECHO, b"sent", CallOptions::default(), world.now()).unwrap();
+    let sent = client.submit(ECHO, b"sent", CallContext::default(), world.now()).unwrap();
     world.serve(21);
     client.disconnect(Broken::HungUp);
-    let unsent = client.submit(ECHO, b"unsent", CallOptions::default(), world.now()).unwrap();
+    let unsent = client.submit(ECHO, b"unsent", CallContext::default(), world.now()).unwrap();
     client.fail_all(&Broken::HungUp);
     let unknown = CallError::OutcomeUnknown(UnknownBecause::Disconnected(Broken::HungUp));
     assert_eq!(world.finish(&mut client), (sent, Err(unknown)));
@@ -321,7 +321,7 @@ fn finishes_received_calls_and_refuses_later_ones_in_a_drain() {
     let mut client = fetching(&mut world);
     // From now on a request arrives in the iteration that posts it.
     world.call(&mut client, ECHO, b"known").unwrap();
-    client.submit(ECHO, b"came before", CallOptions::default(), world.now()).unwrap();
+    client.submit(ECHO, b"came before", CallContext::default(), world.now()).unwrap();
     client.progress(world.now());
     world.server.drain();
     assert_eq!(world.finish(&mut client).1.unwrap(), b"came before");
@@ -345,7 +345,7 @@ fn reports_overload_without_execution_for_too_many_results() {
     let mut world = World::with(config);
     let mut client = fetching(&mut world);
     for _ in 0..3 {
-        client.submit(MAKE, &8_000u32.to_le_bytes(), CallOptions::default(), world.now()).unwrap();
+        client.submit(MAKE, &8_000u32.to_le_bytes(), CallContext::default(), world.now()).unwrap();
     }
     let outcomes: Vec<_> = (0..3).map(|_| world.finish(&mut client).1).collect();
     let overloaded = outcomes
@@ -369,7 +369,7 @@ fn bounds_memory_of_all_clients_and_rejects_calls_beyond() {
     assert_eq!(world.server.handler().executed, 1);
     // Results that one client leaves at the server count for the other client.
     for _ in 0..3 {
-        first.submit(MAKE, &8_000u32.to_le_bytes(), CallOptions::default(), world.now()).unwrap();
+        first.submit(MAKE, &8_000u32.to_le_bytes(), CallContext::default(), world.now()).unwrap();
     }
     world.serve(4);
     assert!(overloaded(&world.call(&mut second, ECHO, b"")));

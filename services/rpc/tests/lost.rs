@@ -34,7 +34,7 @@ fn calls_end_well<P: Path>(world: &mut World, client: &mut Caller<P>) {
     for round in 0..CALLS / 6 {
         let sizes = [1, 50, 3_000, 7 * round as usize, 4_000, 10_000];
         for size in sizes {
-            client.submit(ECHO, &pattern(size), CallOptions::default(), world.now()).unwrap();
+            client.submit(ECHO, &pattern(size), CallContext::default(), world.now()).unwrap();
         }
         let mut ended = Vec::new();
         let mut patience = Patience::new();
@@ -117,7 +117,7 @@ fn a_request_that_was_sent_several_times_is_executed_once() {
 fn is_sent_several_times<P: Path>() {
     let mut world = World::new();
     let mut client = world.client::<P>();
-    let call = client.submit(ECHO, b"once", CallOptions::default(), world.now()).unwrap();
+    let call = client.submit(ECHO, b"once", CallContext::default(), world.now()).unwrap();
     wait(&world, &mut client, Duration::from_millis(10));
     let resent = client.counters().resent.get();
     assert!((2..20).contains(&resent), "{resent} times in 10 ms");
@@ -148,7 +148,7 @@ fn is_slow<P: Path>() {
     while ended < CALLS {
         assert!(!patience.is_over(), "no call ends; client {:?}", client.counters());
         while submitted < CALLS.min(ended + WINDOW) {
-            client.submit(ECHO, b"soon", CallOptions::default(), world.now()).unwrap();
+            client.submit(ECHO, b"soon", CallContext::default(), world.now()).unwrap();
             submitted += 1;
         }
         wait(&world, &mut client, Duration::from_millis(10));
@@ -178,7 +178,7 @@ fn is_given_up<P: Path>() {
     // From now on a request arrives in the iteration that posts it.
     world.call(&mut client, ECHO, b"known").unwrap();
     let deadline = Some(world.now() + Duration::from_millis(1));
-    client.submit(ECHO, b"late", CallOptions { deadline, trace_id: 0 }, world.now()).unwrap();
+    client.submit(ECHO, b"late", CallContext { deadline, trace_id: 0 }, world.now()).unwrap();
     wait(&world, &mut client, Duration::from_millis(2));
     let late = client.next_completion().unwrap().result.map(<[u8]>::to_vec);
     assert_eq!(late, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
@@ -200,7 +200,7 @@ fn reconnects_to_a_server_that_is_silent_for_long() {
 fn is_silent_for_long<P: Path>() {
     let mut world = World::new();
     let mut client = world.client::<P>();
-    let call = client.submit(ECHO, b"patient", CallOptions::default(), world.now()).unwrap();
+    let call = client.submit(ECHO, b"patient", CallContext::default(), world.now()).unwrap();
     let silence = CallerConfig::default().silence_max;
     wait(&world, &mut client, silence + Duration::from_secs(1));
     assert_eq!(client.broken(), Some(&Broken::Silent(silence)));

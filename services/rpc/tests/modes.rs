@@ -17,7 +17,7 @@ fn switches_to_server_reply_for_slow_methods_and_back() {
     world.server.handler().slow = Duration::from_micros(100);
     // A slow server is not polled while it works: the client makes iterations.
     let slow_call = |world: &mut World, client: &mut Caller<FetchThenReply>, method| {
-        client.submit(method, b"x", CallOptions::default(), world.now()).unwrap();
+        client.submit(method, b"x", CallContext::default(), world.now()).unwrap();
         for _ in 0..10 {
             world.time.0.advance(Duration::from_micros(100));
             client.progress(world.now());
@@ -89,7 +89,7 @@ fn kicks_a_sleeper<P: Path>() {
     let before = client.counters().kicks.get();
     for round in 0..40u8 {
         put_to_sleep(&mut world);
-        client.submit(ECHO, &[round], CallOptions::default(), world.now()).unwrap();
+        client.submit(ECHO, &[round], CallContext::default(), world.now()).unwrap();
         client.progress(world.now());
         client.progress(world.now());
         assert_eq!(client.counters().kicks.get() - before, u64::from(round) + 1, "one wake-up a call");
@@ -112,7 +112,7 @@ fn wakes_after_a_while<P: Path>() {
     world.call(&mut client, ECHO, b"known").unwrap();
     let before = client.counters().kicks.get();
     put_to_sleep(&mut world);
-    client.submit(ECHO, b"x", CallOptions::default(), world.now()).unwrap();
+    client.submit(ECHO, b"x", CallContext::default(), world.now()).unwrap();
     client.progress(world.now());
     assert_eq!(client.counters().kicks.get(), before);
     world.time.0.advance(CallerConfig::default().kick_after);
@@ -132,7 +132,7 @@ fn wakes_a_sleeping_server_once_for_each_call() {
     let before = client.counters().kicks.get();
     for round in 0..40u8 {
         put_to_sleep(&mut world);
-        client.submit(ECHO, &[round], CallOptions::default(), world.now()).unwrap();
+        client.submit(ECHO, &[round], CallContext::default(), world.now()).unwrap();
         client.progress(world.now());
         client.arm().unwrap();
         // The server does not run for a long time.
@@ -160,7 +160,7 @@ fn wakes_by_itself<P: Path>(verbs_per_call: u64) {
     world.call(&mut client, ECHO, b"known").unwrap();
     for round in 0..40u8 {
         put_to_sleep(&mut world);
-        client.submit(ECHO, &[round], CallOptions::default(), world.now()).unwrap();
+        client.submit(ECHO, &[round], CallContext::default(), world.now()).unwrap();
         world.time.0.advance(CallerConfig::default().kick_after);
         client.progress(world.now());
         assert!(server_event(&world));
@@ -178,7 +178,7 @@ fn a_sleeping_client_is_woken<P: Path>(executed_first: bool) {
     world.call(&mut client, ECHO, b"known").unwrap();
     for round in 0..40u8 {
         for i in 0..3 {
-            client.submit(ECHO, &[round, i], CallOptions::default(), world.now()).unwrap();
+            client.submit(ECHO, &[round, i], CallContext::default(), world.now()).unwrap();
         }
         if executed_first {
             let now = world.now();
@@ -234,7 +234,7 @@ fn frees_a_pushed_slot_without_further_pushes() {
     let mut client = world.client::<FetchThenReply>();
     // Too long to be sent inline: the push reads the slot until its completion.
     let long = pattern(1_000);
-    client.submit(ECHO, &long, CallOptions::default(), world.now()).unwrap();
+    client.submit(ECHO, &long, CallContext::default(), world.now()).unwrap();
     client.arm().unwrap();
     assert_eq!(world.finish(&mut client).1.unwrap(), long);
     // Twice the window, fetched: the server posts no more requests.
@@ -250,7 +250,7 @@ fn fetch_never_turns_to_server_reply_and_pauses_between_fetches() {
     let mut client = world.client_with::<Fetch>(config);
     world.call(&mut client, ECHO, b"known").unwrap();
     for calls in 2..=6 {
-        client.submit(SLOW, b"x", CallOptions::default(), world.now()).unwrap();
+        client.submit(SLOW, b"x", CallContext::default(), world.now()).unwrap();
         let reads = client.counters().reads.get();
         // A server that takes 100 ms.
         for _ in 0..100_000 {
@@ -272,7 +272,7 @@ fn fetches_ever_more_rarely_after_requesting_a_push() {
     let mut client =
         world.client_with::<Fetch>(CallerConfig::default().kick_after(Duration::from_secs(3_600)));
     world.call(&mut client, ECHO, b"known").unwrap();
-    client.submit(ECHO, b"x", CallOptions::default(), world.now()).unwrap();
+    client.submit(ECHO, b"x", CallContext::default(), world.now()).unwrap();
     client.arm().unwrap();
     let reads_in_a_second = |client: &mut Caller<Fetch>| {
         let (before, end) = (client.counters().reads.get(), world.now() + Duration::from_secs(1));

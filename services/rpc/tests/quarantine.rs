@@ -28,8 +28,8 @@ impl Haunted {
     fn nic() -> (Nic, Arc<AtomicBool>) {
         let nic = Nic::open(&SoftNic::new()).unwrap();
         let is_inside = Arc::new(AtomicBool::new(false));
-        let pd = Arc::new(Self { pd: Arc::clone(&nic.pd), is_inside: Arc::clone(&is_inside) });
-        (Nic { pd, ..nic }, is_inside)
+        let pd = Arc::new(Self { pd: Arc::clone(nic.pd()), is_inside: Arc::clone(&is_inside) });
+        (nic.with_pd(pd), is_inside)
     }
 }
 
@@ -102,9 +102,9 @@ impl RawQp for HauntedQp {
 /// A client with one executed call whose response it has not polled, and one that the server has not received; then
 /// the connection breaks.
 fn break_with_calls_in_flight(world: &mut World, client: &mut Caller<FetchThenReply>) {
-    client.submit(ECHO, b"executed", CallOptions::default(), world.now()).unwrap();
+    client.submit(ECHO, b"executed", CallContext::default(), world.now()).unwrap();
     world.serve(1);
-    client.submit(ECHO, b"unseen", CallOptions::default(), world.now()).unwrap();
+    client.submit(ECHO, b"unseen", CallContext::default(), world.now()).unwrap();
     client.disconnect(Broken::HungUp);
 }
 

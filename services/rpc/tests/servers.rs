@@ -159,7 +159,7 @@ async fn retries_a_call_according_to_its_policy() {
     let hasty = AsyncServers::new(&nic(), [address.to_string()], options(), LoadBalancing::RoundRobin);
     let client = hasty.clone().retry(patient);
     // No server exists: the timeout expires, or the rounds end. In both cases the call was not executed.
-    let hurried = PerCall::default().timeout(Duration::from_millis(30));
+    let hurried = CallOptions::new().timeout(Duration::from_millis(30));
     assert_eq!(client.call_with(NAME, b"", hurried).await, Err(CallError::DeadlineExceeded));
     let twice = hasty.clone().retry(Retry { rounds: 2, ..patient });
     assert!(matches!(twice.call(NAME, b"").await, Err(CallError::NotSent(_))));
@@ -178,7 +178,7 @@ async fn does_not_retry_a_call_with_unknown_outcome() {
     let mut servers = vec![start(0), start(1)];
     let client = AsyncServers::new(&nic(), addresses(&servers), options(), LoadBalancing::RoundRobin);
     let client = client.retry(Retry { rounds: 3, ..Retry::default() });
-    let hurried = PerCall::default().timeout(Duration::from_millis(20));
+    let hurried = CallOptions::new().timeout(Duration::from_millis(20));
     let late = client.call_with(SLOW, b"", hurried).await;
     assert_eq!(late, Err(CallError::OutcomeUnknown(UnknownBecause::Deadline)));
     // The next call goes to the other server, which is stopped during the call.
@@ -270,7 +270,7 @@ async fn keeps_the_server_of_a_key_when_others_leave() {
     }
     assert!(of_server.len() == 3 && of_server.values().all(|keys| *keys > 30), "{of_server:?}");
     for key in [&b"one"[..], b"two", b"three"] {
-        let name = client.call_by_key(key, NAME, b"", PerCall::default()).await.unwrap();
+        let name = client.call_by_key(key, NAME, b"", CallOptions::default()).await.unwrap();
         let expected = addresses.iter().position(|address| *address == client.address_of_key(key)).unwrap();
         assert_eq!(usize::from(name[0]), expected);
     }

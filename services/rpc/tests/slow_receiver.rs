@@ -31,7 +31,7 @@ struct Lazy {
 
 impl Lazy {
     fn new(nic: &Nic, every: Duration) -> Self {
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
+        let cq = nic.context().create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let config = QpSizes {
             send_depth: 16,
             recv_depth: 128,
@@ -42,7 +42,7 @@ impl Lazy {
         };
         let mut pair = Datagrams::new(nic, &*cq, config, None).unwrap();
         pair.start().unwrap();
-        let memory = Region::alloc(&*nic.pd, 8_192, Access::LOCAL_WRITE).unwrap();
+        let memory = Region::alloc(&**nic.pd(), 8_192, Access::LOCAL_WRITE).unwrap();
         let region = pair.attach(Arc::new(memory));
         let local = [LocalSlice { region, offset: 0, len_bytes: 8_192 }];
         let receive = pair.receive_chain(&[Receive { local: &local, tag: 0 }]);
@@ -74,7 +74,7 @@ fn others_are_not_held_up(every: Duration) {
     let (_, welcome) = world.server.accept(&hello, now).unwrap();
     hostile.welcome(welcome, now).unwrap();
     for _ in 0..WINDOW {
-        hostile.submit(ECHO, b"mine", CallOptions::default(), world.now()).unwrap();
+        hostile.submit(ECHO, b"mine", CallContext::default(), world.now()).unwrap();
     }
     let mut patience = Patience::new();
     while world.server.handler().executed <= WINDOW.into() {
@@ -84,7 +84,7 @@ fn others_are_not_held_up(every: Duration) {
     }
     for call in 0..CALLS {
         let payload = pattern(1_000 + call);
-        honest.submit(ECHO, &payload, CallOptions::default(), world.now()).unwrap();
+        honest.submit(ECHO, &payload, CallContext::default(), world.now()).unwrap();
         let mut patience = Patience::new();
         let result = loop {
             assert!(!patience.is_over(), "call {call} does not end");

@@ -146,6 +146,7 @@ fn blocking(service: &Service) -> TokenStream {
     quote! {
         #[doc = #doc]
         #[allow(dead_code)]
+        #[derive(Debug)]
         #visibility struct #client(#library::TypedClient);
 
         #[allow(dead_code)]
@@ -210,7 +211,7 @@ fn asynchronous(service: &Service) -> TokenStream {
     quote! {
         #library::for_tasks! {
             #[doc = #doc]
-            #[derive(Clone)]
+            #[derive(Clone, Debug)]
             #[allow(dead_code)]
             #visibility struct #client(#library::TypedAsyncClient);
 
@@ -232,7 +233,7 @@ fn asynchronous(service: &Service) -> TokenStream {
                 }
 
                 /// Returns the same client with other options for its calls.
-                #visibility fn with_options(&self, options: #library::PerCall) -> Self {
+                #visibility fn with_options(&self, options: #library::CallOptions) -> Self {
                     Self(self.0.with_options(options))
                 }
 

@@ -60,7 +60,7 @@ impl From<StreamError> for io::Error {
 #[non_exhaustive]
 pub enum OpenError {
     /// No process listens at the address, or it does not reply.
-    #[error("no stream to {address}: {source}; is a program listening for streams there?")]
+    #[error("cannot open a stream to {address} (is a program listening for streams there?)")]
     Unreachable {
         /// Address of the peer.
         address: String,
@@ -68,13 +68,13 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The peer refused the stream.
-    #[error("no stream: {0}")]
+    #[error("cannot open a stream")]
     Refused(#[from] BootstrapError),
     /// This end refused the parameters of the peer.
-    #[error("no stream: {0}")]
+    #[error("cannot open a stream")]
     Unusable(#[from] Refusal),
     /// The device reported an error.
-    #[error("no stream: {0}")]
+    #[error("cannot open a stream")]
     Verbs(#[from] farcall_verbs::Error),
 }
 

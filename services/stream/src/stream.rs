@@ -18,6 +18,8 @@ use crate::write_buffer::WriteBuffer;
 /// The WRITEs of all bytes that [`Stream::write`] accepts are posted: they arrive without further calls.
 pub struct Stream(StreamBackend);
 
+farcall_verbs::opaque_debug!(Stream);
+
 /// The path of a stream. Each call costs one branch to select it.
 #[expect(clippy::large_enum_variant, reason = "rings are the usual case, and no further pointer away")]
 enum StreamBackend {

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use farcall_link::Nic;
 use farcall_link::bootstrap::{Refusal, RefusalKind, StreamEnd};
+use farcall_verbs::with_sources;
 
 use crate::config::StreamConfig;
 
@@ -21,7 +22,7 @@ pub(crate) fn is_due(
     addresses: Option<Addresses>,
 ) -> bool {
     let is_carried =
-        theirs.provider == nic.provider && nic.context.carries_to(theirs.qp.gid(), theirs.qp.qp_num);
+        theirs.provider == nic.provider() && nic.context().carries_to(theirs.qp.gid(), theirs.qp.qp_num);
     let both_may = config.may_use_tcp && theirs.may_use_channel;
     !is_carried && both_may && addresses.is_some_and(|addresses| check(nic, addresses).is_ok())
 }
@@ -51,7 +52,7 @@ fn check(nic: &Nic, (own, peer): Addresses) -> Result<(), String> {
              through FARCALL_SOCKET_DIR); take an address by which the other one's network is reached"
         ));
     }
-    nic.context.check_connection(own, peer).map_err(|error| error.to_string())
+    nic.context().check_connection(own, peer).map_err(|error| with_sources(&error))
 }
 
 /// Returns whether packets to `address` stay on this host: the kernel then selects the same address as their source.

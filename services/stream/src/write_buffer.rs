@@ -13,6 +13,8 @@ pub struct WriteBuffer<'a> {
     pub(crate) len_bytes: usize,
 }
 
+farcall_verbs::opaque_debug!(WriteBuffer<'_>);
+
 enum BufferMemory<'a> {
     Ring { region: &'a Region, at: usize },
     Private(&'a mut [u8]),

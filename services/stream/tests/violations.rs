@@ -30,7 +30,7 @@ struct Peer {
 
 fn peer() -> (Peer, Stream) {
     let nic = nic();
-    let cq = nic.context.create_cq(&CqInitAttr { cqe: 512, channel: None }).unwrap();
+    let cq = nic.context().create_cq(&CqInitAttr { cqe: 512, channel: None }).unwrap();
     let config = QpSizes {
         send_depth: 64,
         recv_depth: 64,
@@ -41,14 +41,14 @@ fn peer() -> (Peer, Stream) {
     };
     let mut connection = Connection::new(&nic, Transport::Rc, &*cq, config, None).unwrap();
     connection.post_empty_receives(64).unwrap();
-    let region = |len| Arc::new(Region::alloc(&*nic.pd, len, ACCESS).unwrap());
+    let region = |len| Arc::new(Region::alloc(&**nic.pd(), len, ACCESS).unwrap());
     let (words, ring, local) = (region(192), region(RING_BYTES), region(4_096));
     // The connection also keeps the regions registered.
     for region in [&local, &words, &ring] {
         connection.attach(Arc::clone(region));
     }
     let ours = StreamEnd {
-        provider: nic.provider.into(),
+        provider: nic.provider().into(),
         qp: connection.info(&nic),
         words: words.remote(),
         ring: ring.remote(),
@@ -149,7 +149,8 @@ fn rejects_a_tcp_fallback_between_addresses_of_one_host() {
         Initiator::new(VersionRange::CURRENT),
     );
     let mut ours = unconnected.end();
-    for (provider, gid) in [(nic.provider, [192, 0, 2, 7]), ("ibv", [192, 0, 2, 7]), ("ibv", [127, 0, 0, 1])]
+    for (provider, gid) in
+        [(nic.provider(), [192, 0, 2, 7]), ("ibv", [192, 0, 2, 7]), ("ibv", [127, 0, 0, 1])]
     {
         ours.provider = provider.into();
         ours.qp.gid = Gid::from_ipv4(gid.into()).0;

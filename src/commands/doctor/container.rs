@@ -1,6 +1,7 @@
 //! Detection of containers, and consequences for connections between processes.
 
 use super::check::{Finding, Verdict};
+use farcall_verbs::with_sources;
 use rustix::fs::statvfs;
 use std::ffi::OsStr;
 use std::fs;
@@ -68,7 +69,7 @@ fn rendezvous(directory: Option<&OsStr>) -> Finding {
             }
             Err(error) => Finding::fail(
                 NAME,
-                error.to_string(),
+                with_sources(&error),
                 "the software RNIC cannot be opened, because its socket needs a directory",
                 "set FARCALL_SOCKET_DIR to a directory to which only this user may write",
             ),
@@ -112,7 +113,7 @@ fn admitted() -> Finding {
         ),
         Err(error) => Finding::fail(
             NAME,
-            error.to_string(),
+            with_sources(&error),
             "processes of other users are refused",
             "set FARCALL_GROUP to a group of /etc/group, or to its number",
         ),
@@ -140,7 +141,7 @@ fn counters() -> Finding {
         Ok(()) => Finding::ok(NAME, "in System V shared memory, readable by this user only"),
         Err(error) => Finding::warn(
             NAME,
-            error.to_string(),
+            with_sources(&error),
             "farcall stats has no counters to show; no other command is affected",
             "allow shmget in the seccomp profile of the container, and mount /proc/sysvipc",
         ),

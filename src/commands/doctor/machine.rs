@@ -2,6 +2,7 @@
 
 use super::check::Finding;
 use farcall_bench::measure::Cores;
+use farcall_verbs::with_sources;
 use std::fs;
 use std::path::Path;
 
@@ -20,7 +21,7 @@ fn cores() -> Finding {
             "allow two cores (taskset, docker run --cpuset-cpus), or wait for events",
         ),
         Err(error) => {
-            Finding::warn(NAME, error.to_string(), "threads cannot be pinned", "allow sched_getaffinity")
+            Finding::warn(NAME, with_sources(&error), "threads cannot be pinned", "allow sched_getaffinity")
         }
     }
 }

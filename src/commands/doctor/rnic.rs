@@ -5,6 +5,7 @@ use farcall::Ibv;
 use farcall::select::Selection;
 use farcall::verbs::{PortChoice, Provider};
 use farcall_ibv::survey::{self, KernelDevice, NodeState};
+use farcall_verbs::with_sources;
 use std::path::Path;
 
 const IN_A_CONTAINER: &str =
@@ -90,7 +91,9 @@ fn opened(name: &str) -> Finding {
     match tried {
         Ok(Some(port)) => Finding::ok(NAME, format!("{name}: {port}")),
         Ok(None) => Finding::warn(NAME, format!("{name}: removed"), "it existed before this check", REMEDY),
-        Err(error) => Finding::warn(NAME, format!("{name}: {error}"), "it cannot be used", REMEDY),
+        Err(error) => {
+            Finding::warn(NAME, format!("{name}: {}", with_sources(&error)), "it cannot be used", REMEDY)
+        }
     }
 }
 
@@ -100,7 +103,7 @@ fn choice() -> Finding {
     match Selection::default().open() {
         Ok(selected) => Finding::ok(NAME, selected.explanation),
         Err(error) => {
-            Finding::fail(NAME, error.to_string(), "no command can use RDMA", "see the checks above")
+            Finding::fail(NAME, with_sources(&error), "no command can use RDMA", "see the checks above")
         }
     }
 }

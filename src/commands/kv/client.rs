@@ -8,6 +8,7 @@ use farcall::kv::{
     Change, KvClient as RpcClient, KvConnectError, KvError, MemcachedClient, MemcachedError, Stats, Write,
 };
 use farcall::rpc::{CallError, ClientOptions, ConnectError};
+use farcall_verbs::with_sources;
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -120,7 +121,7 @@ impl KvClient {
     pub fn queue_store(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         match &mut self.connection {
             Connection::Memcached(client) => {
-                client.queue_store("set", key, value, 0, 0).map_err(|error| error.to_string())
+                client.queue_store("set", key, value, 0, 0).map_err(|error| with_sources(&error))
             }
             Connection::Rpc { client, queued } => {
                 client.check_key(key).map_err(|error| error.to_string())?;

@@ -4,6 +4,7 @@ use super::exchange::{Exchange, Progress};
 use farcall::stats::{prometheus, read_pid};
 use farcall_drive::AcceptBackoff;
 use farcall_stats::Block;
+use farcall_verbs::with_sources;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -134,7 +135,7 @@ fn reply(method: &str, path: &str) -> (&'static str, String) {
     match (method, path) {
         ("GET" | "HEAD", "/metrics") => match read_pid(std::process::id()) {
             Ok(report) => ("200 OK", prometheus(&report)),
-            Err(error) => ("503 Service Unavailable", format!("{error}\n")),
+            Err(error) => ("503 Service Unavailable", format!("{}\n", with_sources(&error))),
         },
         ("GET" | "HEAD", "/") => ("200 OK", "farcall: GET /metrics\n".to_owned()),
         ("GET" | "HEAD", _) => ("404 Not Found", "farcall: GET /metrics\n".to_owned()),

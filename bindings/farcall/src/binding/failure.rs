@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use farcall_kv::client::{Change, KvConnectError, KvError};
 use farcall_rpc::{CallError, ConnectError, Executed, ServerError};
 use farcall_stream::OpenError;
+use farcall_verbs::with_sources;
 
 use super::Code;
 
@@ -41,7 +42,10 @@ impl From<CallError> for Failure {
     fn from(error: CallError) -> Self {
         let code = match &error {
             CallError::Application { code, .. } => {
-                return Self { application_code: *code, ..Self::new(Code::Application, error.to_string()) };
+                return Self {
+                    application_code: *code,
+                    ..Self::new(Code::Application, with_sources(&error))
+                };
             }
             CallError::DeadlineExceeded => Code::DeadlineExceeded,
             CallError::NotSent(_) => Code::NotSent,
@@ -53,7 +57,7 @@ impl From<CallError> for Failure {
                 Executed::Unknown => Code::OutcomeUnknown,
             },
         };
-        Self::new(code, error.to_string())
+        Self::new(code, with_sources(&error))
     }
 }
 
@@ -68,7 +72,7 @@ impl From<KvError> for Failure {
             KvError::NotANumber => Code::NotANumber,
             _ => Code::ResultLost,
         };
-        Self::new(code, error.to_string())
+        Self::new(code, with_sources(&error))
     }
 }
 
@@ -80,13 +84,13 @@ impl From<ConnectError> for Failure {
             ConnectError::Plan(_) => Code::Invalid,
             _ => Code::Refused,
         };
-        Self::new(code, error.to_string())
+        Self::new(code, with_sources(&error))
     }
 }
 
 impl From<KvConnectError> for Failure {
     fn from(error: KvConnectError) -> Self {
-        let message = error.to_string();
+        let message = with_sources(&error);
         match error {
             KvConnectError::Device(error) => error.into(),
             KvConnectError::Unreachable { source, .. } => Self { message, ..source.into() },
@@ -101,13 +105,13 @@ impl From<ServerError> for Failure {
             ServerError::Verbs(_) => Code::Device,
             _ => Code::System,
         };
-        Self::new(code, error.to_string())
+        Self::new(code, with_sources(&error))
     }
 }
 
 impl From<farcall_verbs::Error> for Failure {
     fn from(error: farcall_verbs::Error) -> Self {
-        Self::new(Code::Device, error.to_string())
+        Self::new(Code::Device, with_sources(&error))
     }
 }
 
@@ -118,7 +122,7 @@ impl From<OpenError> for Failure {
             OpenError::Verbs(_) => Code::Device,
             _ => Code::Refused,
         };
-        Self::new(code, error.to_string())
+        Self::new(code, with_sources(&error))
     }
 }
 
@@ -133,7 +137,7 @@ impl From<io::Error> for Failure {
             ErrorKind::InvalidInput => Code::Invalid,
             _ => Code::System,
         };
-        Self::new(code, error.to_string())
+        Self::new(code, with_sources(&error))
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use farcall_softnic::SoftNic;
-use farcall_verbs::GidEntry;
+use farcall_verbs::{GidEntry, with_sources};
 
 use crate::context::{LANES, PORT_CAP_FLAGS, SPEED_GBPS};
 
@@ -29,7 +29,10 @@ pub fn root() -> Option<&'static Path> {
     ROOT.get_or_init(|| match make() {
         Ok(root) => Some(root),
         Err(error) => {
-            crate::complain(format_args!("no files of the device in /sys and /dev: {error}"));
+            crate::complain(format_args!(
+                "no files of the device in /sys and /dev: {}",
+                with_sources(&*error)
+            ));
             None
         }
     })

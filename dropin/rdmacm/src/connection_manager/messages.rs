@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use farcall_verbs::with_sources;
 use farcall_wire::cm::{CommunicationIds, Connection, Event, Message, State, Step};
 use rustix::event::epoll;
 
@@ -270,7 +271,7 @@ impl ConnectionManager {
 fn may_connect(socket: &OwnedFd, peer: &str) -> bool {
     let judged = farcall_softnic::check_peer(socket.as_fd(), peer);
     if let Err(error) = &judged {
-        crate::complain(format_args!("{error}"));
+        crate::complain(format_args!("{}", with_sources(&error)));
     }
     judged.is_ok()
 }

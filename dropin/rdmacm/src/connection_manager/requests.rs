@@ -4,6 +4,7 @@ use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use farcall_verbs::with_sources;
 use farcall_wire::cm::{CommunicationIds, Connection, Mad, reason};
 use rustix::net::{SocketFlags, accept_with};
 
@@ -110,7 +111,7 @@ impl ConnectionManager {
             return question.zip(peer).into_iter().for_each(|(mad, peer)| self.handle_message(peer, mad));
         }
         if let Some(error) = peer.and_then(|peer| farcall_softnic::check_remote_peer(peer).err()) {
-            tracing::debug!("{error}");
+            tracing::debug!("{}", with_sources(&error));
             return self.drop_accepted(token);
         }
         let is_repeated_request =

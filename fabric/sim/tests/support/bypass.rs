@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farcall_kv::bypass::{Answer, BypassError, Calls, CompletedRequest, OperationId, Operations, Scheme};
 use farcall_link::Nic;
-use farcall_rpc::{AnyCaller, CallError, CallId, CallOptions, Completion, Executed};
+use farcall_rpc::{AnyCaller, CallContext, CallError, CallId, Completion, Executed};
 use farcall_sim::Stream;
 use farcall_sim::check::RegisterOp;
 use farcall_verbs::Nanos;
@@ -35,7 +35,7 @@ struct At<'a>(&'a mut dyn AnyCaller, Nanos);
 
 impl Calls for At<'_> {
     fn submit(&mut self, method: u16, request: &[u8]) -> Result<CallId, CallError> {
-        self.0.submit(method, request, CallOptions::default(), self.1)
+        self.0.submit(method, request, CallContext::default(), self.1)
     }
 
     fn incarnation(&self) -> u64 {

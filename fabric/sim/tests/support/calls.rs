@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farcall_rpc::{
-    AnyCaller, Call, CallError, CallId, CallOptions, Completion, Deferred, Executed, Handler, HandlerError,
+    AnyCaller, Call, CallContext, CallError, CallId, Completion, Deferred, Executed, Handler, HandlerError,
     Reply,
 };
 use farcall_sim::{Host, Stream};
@@ -123,9 +123,9 @@ impl Workload for Calls {
             let payload = request(self.client, number, answer_bytes, compute_ns, len);
             let patience = Duration::from_micros(random.between(50, 3_000_000));
             let deadline = random.chance_ppm(50_000).then(|| now + patience);
-            let options = CallOptions { deadline, ..CallOptions::default() };
+            let context = CallContext { deadline, ..CallContext::default() };
             let method = 1 + random.below(2) as u16;
-            match caller.submit(method, &payload, options, now) {
+            match caller.submit(method, &payload, context, now) {
                 Ok(id) => {
                     self.open.insert(id, (number, answer_bytes));
                     self.begun += 1;

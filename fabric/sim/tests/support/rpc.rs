@@ -18,9 +18,7 @@ pub const PORT: u16 = 4_711;
 
 /// Returns the node's device, with secrets derived from a seed.
 pub fn nic(host: &Host, seed: u64) -> Nic {
-    let mut nic = Nic::open(host).unwrap();
-    nic.entropy = Entropy::seeded(seed);
-    nic
+    Nic::open(host).unwrap().with_entropy(Entropy::seeded(seed))
 }
 
 /// The pipe of one client.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use farcall_shm::fence;
 use farcall_shm::fork::DontForkFd;
+use farcall_verbs::with_sources;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Resource, getrlimit};
@@ -193,7 +194,9 @@ impl ClientAcceptor {
             self.has_shortage.store(false, Ordering::Relaxed);
             match authorize_peer(socket.as_fd(), "a local process") {
                 Ok(trust_level) => return Some((socket, trust_level)),
-                Err(error) => tracing::warn!("softnic service: refused a connection: {error}"),
+                Err(error) => {
+                    tracing::warn!("softnic service: refused a connection: {}", with_sources(&error))
+                }
             }
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard, Weak, mpsc};
 
 use farcall_shm::fork::DontForkFd;
 use farcall_shm::{Mutex, request_short_slice};
-use farcall_verbs::{Error, Result};
+use farcall_verbs::{Error, Result, with_sources};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -203,7 +203,7 @@ impl Service {
             self.watch_fd(liveness.pidfd.as_fd(), WatchedFd::Sender(instance, liveness.clone()))
         {
             // Its rings are then revoked when other senders need the space.
-            tracing::warn!("softnic service: {error}");
+            tracing::warn!("softnic service: {}", with_sources(&error));
         }
     }
 
@@ -235,7 +235,7 @@ impl Service {
                 continue;
             }
             if let Err(error) = self.watch_fd(client.socket(), WatchedFd::Client(client.clone())) {
-                tracing::warn!("softnic service: {error}");
+                tracing::warn!("softnic service: {}", with_sources(&error));
             }
         }
     }

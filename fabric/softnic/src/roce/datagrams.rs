@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use farcall_verbs::{QpType, Result, Sge};
+use farcall_verbs::{QpType, Result, Sge, with_sources};
 use farcall_wire::{Deth, Operation, Packet, Psn};
 
 use super::path::Path;
@@ -90,7 +90,7 @@ pub(crate) fn listen(shm: &Arc<ShmTransport>, qpn: u32) {
     if (is_open || shm.core.process.accepts_remote_datagrams())
         && let Err(error) = Port::open(shm).and_then(|port| port.steer(qpn))
     {
-        tracing::warn!("no datagrams come from other hosts: {error}");
+        tracing::warn!("no datagrams come from other hosts: {}", with_sources(&error));
     }
 }
 

@@ -9,7 +9,7 @@ use farcall_shm::{raise_descriptor_limit, trusted_variable};
 use farcall_verbs::{
     Access, AddressHandle, AhAttr, AsyncEvent, CompChannel, Context, CqInitAttr, Device, DeviceAttr, Error,
     Gid, GidEntry, GidType, LinkLayer, MrMemory, Mtu, OpCaps, PortAttr, PortState, ProtectionDomain,
-    Provider, QpInitAttr, QpType, RawCq, RawMr, RawQp, RawSrq, Result, SrqInitAttr,
+    Provider, QpInitAttr, QpType, RawCq, RawMr, RawQp, RawSrq, Result, SrqInitAttr, with_sources,
 };
 
 use super::captured::Captured;
@@ -80,7 +80,7 @@ impl SoftNic {
                 "this host only, by shared memory (FARCALL_TRANSPORT=shared-memory)".into()
             }
             Ok(TransportPolicy::RoCE) => "by RoCEv2 on UDP port 4791 only (FARCALL_TRANSPORT=roce)".into(),
-            Err(error) => error.to_string(),
+            Err(error) => with_sources(&error),
         }
     }
 

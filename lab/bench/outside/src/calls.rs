@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use farcall_link::{BatchConfig, Batching, Nic, Plan};
 use farcall_rpc::{
-    BatchCaller, Call, CallOptions, Caller, CallerConfig, Handler, HandlerError, Reply, Responder, ResponderConfig,
+    BatchCaller, Call, CallContext, Caller, CallerConfig, Handler, HandlerError, Reply, Responder, ResponderConfig,
     ServerReply,
 };
 use farcall_softnic::SoftNic;
@@ -35,7 +35,7 @@ fn count_serve(server: &mut Server, now: Nanos) {
 
 #[inline(never)]
 fn count_submit(client: &mut Caller<ServerReply>, now: Nanos) {
-    client.submit(METHOD, black_box(&REQUEST), CallOptions::default(), now).unwrap();
+    client.submit(METHOD, black_box(&REQUEST), CallContext::default(), now).unwrap();
 }
 
 #[inline(never)]
@@ -46,7 +46,7 @@ fn count_take(client: &mut Caller<ServerReply>, now: Nanos) -> bool {
 
 #[inline(never)]
 fn count_submit_batched(client: &mut BatchCaller<ServerReply>, now: Nanos) {
-    client.submit(METHOD, black_box(&REQUEST), CallOptions::default(), now).unwrap();
+    client.submit(METHOD, black_box(&REQUEST), CallContext::default(), now).unwrap();
 }
 
 #[inline(never)]

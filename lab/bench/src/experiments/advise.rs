@@ -11,6 +11,7 @@ use farcall::rpc::tune::LinkProfile;
 use farcall::select::{ProviderChoice, SelectedNic};
 use farcall_link::{Nic, PRESETS, Plan, Preset, RequestPath, ResponsePath};
 use farcall_rpc::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, message_bytes};
+use farcall_verbs::with_sources;
 
 const SOFTWARE_NOTE: &str = "This was measured over shared memory: a verb is a few memory accesses of a processor of \
                              this host. The advice does not carry over to an RNIC; there measure again, with \
@@ -102,7 +103,7 @@ impl Candidate {
         if self.failed.is_none() {
             match calls::measure(&task, context) {
                 Ok(sample) => self.samples.push(sample),
-                Err(error) => self.failed = Some(error.to_string()),
+                Err(error) => self.failed = Some(with_sources(&*error)),
             }
         }
     }

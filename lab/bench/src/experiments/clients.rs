@@ -3,6 +3,7 @@
 use super::ExperimentError;
 use super::env::ExperimentEnv;
 use crate::peer::{Peer, PeerError, PeerPlace, PeerTask, receive, send};
+use farcall_verbs::with_sources;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +42,7 @@ impl<C: Client> PeerTask for ClientProcess<C> {
             send(place.control(), &Said::Ok(()))?;
             Ok(receive::<Begin>(place.control()).map(drop)?)
         });
-        send(place.control(), &outcome.map_err(|error| error.to_string()))
+        send(place.control(), &outcome.map_err(|error| with_sources(&*error)))
     }
 }
 

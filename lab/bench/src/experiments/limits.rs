@@ -6,6 +6,7 @@ use crate::baseline::Baseline;
 use crate::peer::PeerError;
 use crate::report::{Column, Figure, Report, Table};
 use crate::ucx::{Ucx, UcxTest};
+use farcall_verbs::with_sources;
 
 /// Measures all limits, and UCX in addition if `with_ucx`. A missing UCX is a note, not a failure.
 ///
@@ -34,7 +35,7 @@ pub(super) fn find_ucx(is_wanted: bool, report: &mut Report) -> Option<Ucx> {
     let found = is_wanted.then(Ucx::find)?;
     match &found {
         Ok(ucx) => report.conditions.push("ucx", format!("{} over POSIX shared memory (UCT)", ucx.version)),
-        Err(error) => report.note(error.to_string()),
+        Err(error) => report.note(with_sources(&error)),
     }
     found.ok()
 }

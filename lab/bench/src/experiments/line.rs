@@ -10,6 +10,7 @@ use crate::rnic::echo::{self, EchoResult, EchoTask};
 use crate::rnic::{self, RnicError, RnicResult, RnicTask, RnicTest};
 use crate::ucx::{Ucx, UcxResult, UcxTest};
 use farcall::select::SelectedNic;
+use farcall_verbs::with_sources;
 use std::fmt;
 
 /// Figures of one measurement; NaN if the measurement does not provide them.
@@ -174,7 +175,7 @@ impl Rival {
                 let result = ucx.map(|ucx| ucx.run(test, env.server_core, env.client_core)).transpose();
                 Ok(result
                     .unwrap_or_else(|error| {
-                        report.note(error.to_string());
+                        report.note(with_sources(&error));
                         None
                     })
                     .map(|result| match test.is_latency() {

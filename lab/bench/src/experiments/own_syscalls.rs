@@ -2,6 +2,7 @@
 
 use crate::measure::{Traced, count_syscalls};
 use crate::peer::{self, PeerError, PeerLauncher, PeerPlace, PeerTask};
+use farcall_verbs::with_sources;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -65,7 +66,7 @@ impl PeerTask for TraceParent {
         // A mark that cannot be sent is ignored: the parent has exited.
         let mark = || drop(peer::send(place.control(), &Said::Mark));
         let counted = count_syscalls(Traced::Thread(self.tid), self.window, mark);
-        peer::send(place.control(), &Said::Counted(counted.map_err(|error| error.to_string())))
+        peer::send(place.control(), &Said::Counted(counted.map_err(|error| with_sources(&error))))
     }
 }
 

@@ -8,6 +8,7 @@ use crate::peer::{
     ChildProcess, Control, PeerError, PeerLauncher, RemoteProcess, adopt, next_line, stop_server,
 };
 use crate::report::Report;
+use farcall_verbs::with_sources;
 use std::io::BufReader;
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
@@ -40,7 +41,7 @@ pub enum ServerError {
     #[error("the server process ended with {0}; its own message is on standard error")]
     Failed(ExitStatus),
     /// Its heap operations cannot be counted.
-    #[error("cannot count heap operations of the server: {0}")]
+    #[error("cannot count heap operations of the server")]
     Allocations(#[from] farcall_verbs::Error),
 }
 
@@ -163,7 +164,7 @@ impl ServerProcess {
 
     /// Ends it as [`Self::stop`] does; a failure is a problem of `report`.
     pub(crate) fn end(self, patience: Duration, report: &mut Report) {
-        report.problems.extend(self.stop(patience).err().map(|error| error.to_string()));
+        report.problems.extend(self.stop(patience).err().map(|error| with_sources(&error)));
     }
 
     /// Requests it to end (SIGTERM) and waits until it has ended.

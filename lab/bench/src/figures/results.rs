@@ -12,7 +12,7 @@ pub const FORMAT: u32 = 1;
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
     /// Not JSON, or of another kind.
-    #[error("these are no results of `farcall figures run`: {0}")]
+    #[error("these are no results of `farcall figures run`")]
     Unreadable(#[from] serde_json::Error),
     /// Written by a newer program.
     #[error(

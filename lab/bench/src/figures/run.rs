@@ -10,6 +10,7 @@ use crate::experiments::{ExperimentEnv, Progress};
 use crate::measure::Spread;
 use crate::report::Report;
 use farcall::select::SelectedNic;
+use farcall_verbs::with_sources;
 
 /// Plan of a run.
 pub struct RunPlan<'a> {
@@ -100,7 +101,7 @@ fn measure(experiment: &Experiment, servers: &mut Servers<'_>, progress: Progres
     );
     servers.end_experiment();
     if let Err(error) = measured {
-        report.problems.push(error.to_string());
+        report.problems.push(with_sources(&*error));
     }
     outcome.measured = curves(&taken);
     outcome.notes = report.notes;

@@ -18,6 +18,7 @@ use crate::training::{Trainers, Training};
 use crate::ucx::{Ucx, UcxError};
 use crate::workload::RecordShape;
 use farcall::select::{SelectedNic, Selection};
+use farcall_verbs::with_sources;
 use std::path::Path;
 use std::time::Duration;
 
@@ -81,7 +82,7 @@ impl<'a> Servers<'a> {
         match self.ucx.get_or_insert_with(Ucx::find) {
             Ok(ucx) => Some(ucx),
             Err(error) => {
-                report.note(error.to_string());
+                report.note(with_sources(error));
                 None
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::peer::{PeerError, PeerPlace, PeerTask};
 use farcall_files::{Memory, Result, mount_one_file, serve_one_file};
+use farcall_verbs::with_sources;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::thread;
@@ -34,7 +35,7 @@ impl PeerTask for EmptyFiles {
     const KIND: &'static str = "empty-files";
 
     fn run(self, place: PeerPlace) -> std::result::Result<(), PeerError> {
-        let device = mount_one_file(&self.dir).map_err(|error| PeerError::Part(error.to_string()))?;
+        let device = mount_one_file(&self.dir).map_err(|error| PeerError::Part(with_sources(&error)))?;
         place.ready()?;
         thread::scope(|scope| {
             for _ in 0..THREADS {

@@ -12,6 +12,7 @@ use crate::experiments::{ExperimentEnv, ExperimentError};
 use crate::peer::PeerError;
 use crate::report::Report;
 use farcall::select::Selection;
+use farcall_verbs::with_sources;
 use mounted::Mounted;
 use passes::{Contents, PassState};
 use rustix::mount::{UnmountFlags, unmount};
@@ -146,13 +147,13 @@ fn open(place: Place, nic: &Selection, env: &ExperimentEnv) -> Result<Opened, No
 
 impl From<ServerError> for NotMounted {
     fn from(error: ServerError) -> Self {
-        Self(error.to_string())
+        Self(with_sources(&error))
     }
 }
 
 impl From<PeerError> for NotMounted {
     fn from(error: PeerError) -> Self {
-        Self(error.to_string())
+        Self(with_sources(&error))
     }
 }
 

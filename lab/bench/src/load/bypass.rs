@@ -5,6 +5,7 @@ use super::target::{Outcome, Request, Target, TargetError};
 use farcall::rpc::ClientOptions;
 use farcall_kv::bypass::{Answer, BypassClient, BypassError, ReadCounters, Scheme};
 use farcall_link::Nic;
+use farcall_verbs::with_sources;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -85,7 +86,7 @@ impl<S: Scheme> Target for BypassTarget<S> {
             Request::Get { key } => self.client.begin_get(key),
             Request::Put { key, value } => self.client.begin_put(key, value),
         };
-        let operation = begun.map_err(|error| TargetError::Protocol(error.to_string()))?;
+        let operation = begun.map_err(|error| TargetError::Protocol(with_sources(&error)))?;
         self.slots[operation.slot()] = slot;
         Ok(())
     }
@@ -104,7 +105,7 @@ impl<S: Scheme> Target for BypassTarget<S> {
                 Ok(Answer::Missing) => Outcome::Absent,
                 Ok(Answer::Stored | Answer::Deleted) => Outcome::Stored,
                 Err(BypassError::Call(error)) => failed_call(&error)?,
-                Err(error) => return Err(TargetError::Lost(error.to_string())),
+                Err(error) => return Err(TargetError::Lost(with_sources(&error))),
             };
             done(self.slots[ended.operation.slot()], outcome);
         }

@@ -3,6 +3,7 @@
 use super::rpc::Traffic;
 use super::target::{Outcome, Request, Target, TargetError};
 use farcall_kv::memcached::client::{Client, ClientError};
+use farcall_verbs::with_sources;
 use std::collections::VecDeque;
 
 /// A connection to a memcached front end. Requests are sent together by one write, and then all their replies are
@@ -77,8 +78,8 @@ impl MemcachedTarget {
 
 fn broken(error: &ClientError) -> TargetError {
     match error {
-        ClientError::Io(_) | ClientError::Closed => TargetError::Lost(error.to_string()),
-        _ => TargetError::Protocol(error.to_string()),
+        ClientError::Io(_) | ClientError::Closed => TargetError::Lost(with_sources(&error)),
+        _ => TargetError::Protocol(with_sources(&error)),
     }
 }
 

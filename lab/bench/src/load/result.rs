@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Error of a run that ended because a connection was lost.
 #[derive(Debug, thiserror::Error)]
-#[error("{error}")]
+#[error("the run of the load failed")]
 pub struct LoadError {
     /// Error of the connection.
     #[source]

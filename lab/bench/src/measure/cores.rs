@@ -7,10 +7,10 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
     /// The system did not report the cores that this process may use.
-    #[error("cannot read the cores this process may use (sched_getaffinity): {0}")]
+    #[error("cannot read the cores this process may use (sched_getaffinity)")]
     Affinity(#[source] rustix::io::Errno),
     /// The system refused to pin the thread.
-    #[error("cannot pin to core {core} (sched_setaffinity): {source}; choose one that `taskset -p $$` lists")]
+    #[error("cannot pin to core {core} (sched_setaffinity; choose one that `taskset -p $$` lists)")]
     Pin {
         /// The requested core.
         core: usize,

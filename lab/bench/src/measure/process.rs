@@ -8,7 +8,7 @@ use std::{fs, io};
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// A file under /proc could not be read.
-    #[error("cannot read {path}: {source}; the process may have ended, or belong to another user")]
+    #[error("cannot read {path} (the process may have ended, or belong to another user)")]
     Read {
         /// Path of the file.
         path: PathBuf,
@@ -16,7 +16,7 @@ pub enum ProcessError {
         source: io::Error,
     },
     /// The process's CPU clock cannot be read.
-    #[error("cannot read the CPU clock of process {pid}: {source}; the process may have ended")]
+    #[error("cannot read the CPU clock of process {pid} (it may have ended)")]
     Clock {
         /// Process id.
         pid: u32,

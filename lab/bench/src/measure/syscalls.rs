@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum SyscallError {
     /// The process does not exist or its threads cannot be listed.
-    #[error("cannot list the threads of process {pid}: {source}; it may have ended")]
+    #[error("cannot list the threads of process {pid} (it may have ended)")]
     Threads {
         /// Process id.
         pid: u32,
@@ -31,8 +31,8 @@ pub enum SyscallError {
     },
     /// Tracing is not permitted.
     #[error(
-        "cannot trace thread {tid}: {source}; only a parent, a tracer named with PR_SET_PTRACER or root may, and \
-         containers often forbid it (docker run --cap-add SYS_PTRACE)"
+        "cannot trace thread {tid} (only a parent, a tracer named with PR_SET_PTRACER or root may, and containers \
+         often forbid it: docker run --cap-add SYS_PTRACE)"
     )]
     Attach {
         /// Kernel thread id.

@@ -7,6 +7,7 @@ use crate::experiments::server::ServerError;
 use crate::nodes::Nodes;
 use farcall::select::Selection;
 use farcall_paging::{Cgroup, Config, Hierarchy, preflight};
+use farcall_verbs::with_sources;
 use std::io;
 use std::path::Path;
 use std::process::Command;
@@ -145,7 +146,7 @@ impl Drop for Limit {
 
 impl From<ServerError> for NotHere {
     fn from(error: ServerError) -> Self {
-        Self(error.to_string())
+        Self(with_sources(&error))
     }
 }
 

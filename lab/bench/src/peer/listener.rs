@@ -16,6 +16,7 @@ use crate::report::Conditions;
 use crate::tasks::is_done_for_others;
 use farcall::select::Selection;
 use farcall_drive::{AcceptBackoff, sleep_on};
+use farcall_verbs::with_sources;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
@@ -120,7 +121,7 @@ impl Listener {
             let (half, attended) = (Arc::clone(&self.half), Arc::clone(&attended));
             let attend = move || {
                 if let Err(error) = half.attend(stream, client, tell) {
-                    tell(&format!("{client}: {error}"));
+                    tell(&format!("{client}: {}", with_sources(&error)));
                 }
                 drop(attended);
             };
@@ -142,7 +143,7 @@ impl Half {
         greet(&control)?;
         let request = match receive_up_to(&control, REQUEST_LEN_BYTES_MAX) {
             Ok(request) => request,
-            Err(error) => return refuse(&control, error.to_string()),
+            Err(error) => return refuse(&control, with_sources(&error)),
         };
         // The timeout is removed because it would apply to a process that inherits the stream as well.
         control.set_patience(None).map_err(system)?;
@@ -242,7 +243,7 @@ impl Half {
         let launcher = PeerLauncher::with_args(service.args(control.local_ip()));
         let server = match ServerProcess::start(&launcher, &self.cores.of_server(service.threads())) {
             Ok(server) => server,
-            Err(error) => return refuse(control, error.to_string()),
+            Err(error) => return refuse(control, with_sources(&error)),
         };
         let number = {
             let mut processes = locked(&run.processes);
@@ -255,7 +256,7 @@ impl Half {
         let asked = receive_up_to::<StopServer>(control, REQUEST_LEN_BYTES_MAX);
         locked(&run.processes).pids.remove(&number);
         if asked.is_ok() {
-            send(control, &server.stop(STOP_PATIENCE).map_err(|error| error.to_string()))?;
+            send(control, &server.stop(STOP_PATIENCE).map_err(|error| with_sources(&error)))?;
         }
         Ok(())
     }
@@ -265,7 +266,7 @@ impl Run {
     fn cpu_time(&self, process: u32) -> Result<Duration, String> {
         let processes = locked(&self.processes);
         let pid = processes.pids.get(&process).ok_or("there is no such process any more")?;
-        cpu_time(*pid).map_err(|error| error.to_string())
+        cpu_time(*pid).map_err(|error| with_sources(&error))
     }
 }
 

@@ -86,7 +86,7 @@ impl PairPlan {
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The process could not be started.
-    #[error("cannot start the process {program:?}: {source}")]
+    #[error("cannot start the process {program:?}")]
     Start {
         /// Path of the program.
         program: PathBuf,
@@ -121,7 +121,7 @@ pub enum PeerError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The server half cannot be reached.
-    #[error("cannot reach the server half at {address}: {source}")]
+    #[error("cannot reach the server half at {address}")]
     Unreachable {
         /// Address of the server half.
         address: SocketAddr,
@@ -129,7 +129,7 @@ pub enum PeerError {
         source: io::Error,
     },
     /// A server half cannot listen.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// Address to listen on.
         address: SocketAddr,
@@ -171,7 +171,7 @@ pub enum PeerError {
         why: String,
     },
     /// A system call failed.
-    #[error("{call} failed: {source}")]
+    #[error("{call} failed")]
     System {
         /// Name of the system call.
         call: &'static str,

@@ -9,6 +9,7 @@ use super::control::{Control, receive, send};
 use super::{Order, Peer, PeerError, PeerTask, Process};
 use crate::experiments::ready::Ready;
 use crate::experiments::service::Service;
+use farcall_verbs::with_sources;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
@@ -178,7 +179,7 @@ fn ask<T: DeserializeOwned>(address: SocketAddr, request: &AgentRequest) -> Resu
     control.set_patience(Some(ANSWER_PATIENCE)).map_err(unreachable)?;
     send(&control, request)?;
     let answer: Result<T, String> =
-        receive(&control).map_err(|error| PeerError::Lost { address, why: error.to_string() })?;
+        receive(&control).map_err(|error| PeerError::Lost { address, why: with_sources(&error) })?;
     let answer = answer.map_err(|why| PeerError::Refused { address, why: shown(&why) })?;
     Ok((answer, control))
 }

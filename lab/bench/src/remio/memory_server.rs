@@ -7,7 +7,7 @@ use farcall::select::{SelectedNic, Selection};
 use farcall_io::Target;
 use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Region, RemoteRegion};
-use farcall_verbs::Access;
+use farcall_verbs::{Access, with_sources};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl PeerTask for MemoryServer {
     const KIND: &'static str = "remio-memory-server";
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
-        self.serve(&place).map_err(|error| PeerError::Part(error.to_string()))
+        self.serve(&place).map_err(|error| PeerError::Part(with_sources(&*error)))
     }
 }
 
@@ -69,7 +69,7 @@ impl MemoryServer {
         let chosen = place.nic(selection).open()?;
         let nic = chosen.nic.clone();
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let memory = Arc::new(Region::alloc(&*nic.pd, pages.offset(pages.count), access)?);
+        let memory = Arc::new(Region::alloc(&**nic.pd(), pages.offset(pages.count), access)?);
         let mut page_bytes = vec![0; pages.len_bytes];
         for page in 0..pages.count {
             pages.fill(page, Version::Granted, &mut page_bytes);

@@ -121,7 +121,7 @@ fn connect(chosen: &SelectedNic, task: &RemioTask, servers: &[Peer]) -> Result<E
     let region = match task.memory {
         LocalMemory::RegisteredOnce => {
             let len_bytes = task.outstanding() * task.pages(0).len_bytes;
-            Some(Arc::new(Region::alloc(&*nic.pd, len_bytes, Access::LOCAL_WRITE)?))
+            Some(Arc::new(Region::alloc(&**nic.pd(), len_bytes, Access::LOCAL_WRITE)?))
         }
         LocalMemory::Copied | LocalMemory::RegisteredEach => None,
     };

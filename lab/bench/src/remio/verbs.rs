@@ -100,7 +100,7 @@ impl<'a> Line<'a> {
     ) -> Result<Self, ExperimentError> {
         let nic = chosen.nic.clone();
         let depth = task.window + 1;
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: depth, channel: None })?;
+        let cq = nic.context().create_cq(&CqInitAttr { cqe: depth, channel: None })?;
         let config = QpSizes {
             send_depth: depth,
             recv_depth: 1,
@@ -111,7 +111,7 @@ impl<'a> Line<'a> {
         };
         let mut connection = Connection::new(&nic, Transport::Rc, &*cq, config, None)?;
         let len_bytes = task.window as usize * pages.len_bytes;
-        let memory = Arc::new(Region::alloc(&*nic.pd, len_bytes, Access::LOCAL_WRITE)?);
+        let memory = Arc::new(Region::alloc(&**nic.pd(), len_bytes, Access::LOCAL_WRITE)?);
         let local = connection.attach(Arc::clone(&memory));
         let mut grant = None;
         memory_server::connect_to(server, |MemoryServerInfo { qps, grant: granted }| {

@@ -15,6 +15,7 @@ use crate::experiments::clients::Client;
 use crate::experiments::{ExperimentEnv, ExperimentError, clients};
 use crate::peer::{PairPlan, PeerError, PeerPlace, PeerTask};
 use farcall::select::{SelectedNic, Selection};
+use farcall_verbs::with_sources;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -76,7 +77,7 @@ pub fn rate(
     } else {
         let clients: Vec<_> = (0..clients).map(client_of).collect();
         let ran = clients::run_all(env, &clients, || Ok(()));
-        ran.map_err(|error| RnicError::Apart(error.to_string()))?.0
+        ran.map_err(|error| RnicError::Apart(with_sources(&*error)))?.0
     };
     let sum = |figure: fn(&RnicResult) -> f64| results.iter().map(figure).sum();
     let cores = BothEnds { client: sum(|it| it.cores.client), server: sum(|it| it.cores.server) };
@@ -100,7 +101,7 @@ impl Client for OneOfMany {
         &self,
         mut connected: impl FnMut() -> Result<(), ExperimentError>,
     ) -> Result<RnicResult, ExperimentError> {
-        Ok(self.measure(|| connected().map_err(|error| RnicError::Apart(error.to_string())))?)
+        Ok(self.measure(|| connected().map_err(|error| RnicError::Apart(with_sources(&*error))))?)
     }
 }
 
@@ -175,7 +176,7 @@ impl PeerTask for Issuer {
     const KIND: &'static str = "issuer";
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
-        self.issue(&place).map_err(|error| PeerError::Part(error.to_string()))
+        self.issue(&place).map_err(|error| PeerError::Part(with_sources(&error)))
     }
 }
 
@@ -189,7 +190,7 @@ impl Issuer {
         let mut end = BenchEndpoint::connect(&chosen.nic, control, &self.task.end_plan(Role::Initiator))?;
         let Begin = handshake::receive(control)?;
         let issued = self.throughput(&mut end, &mut Watch::initiator(control));
-        handshake::send(control, &issued.map_err(|error| error.to_string()))?;
+        handshake::send(control, &issued.map_err(|error| with_sources(&error)))?;
         // The queue pairs are retained until the target has received all messages.
         let _ = handshake::receive::<Stop>(control);
         Ok(())

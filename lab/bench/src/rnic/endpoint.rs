@@ -79,14 +79,14 @@ impl BenchEndpoint {
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         access.set(Access::REMOTE_ATOMIC, plan.with_atomics);
         let memory = Memory::new(nic, plan.places, access)?;
-        let channel = plan.sleeps.then(|| nic.context.create_comp_channel()).transpose()?;
+        let channel = plan.sleeps.then(|| nic.context().create_comp_channel()).transpose()?;
         let qps: u32 = plan.groups.iter().map(|(_, count)| count).sum();
-        let receives_each = plan.receives_each(qps, &nic.attr)?;
-        let send_depth = plan.send_depth.min(nic.attr.max_qp_wr);
-        let cqe = qps.saturating_mul(send_depth + receives_each).min(nic.attr.max_cqe);
-        let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: channel.as_deref() })?;
+        let receives_each = plan.receives_each(qps, nic.attr())?;
+        let send_depth = plan.send_depth.min(nic.attr().max_qp_wr);
+        let cqe = qps.saturating_mul(send_depth + receives_each).min(nic.attr().max_cqe);
+        let cq = nic.context().create_cq(&CqInitAttr { cqe, channel: channel.as_deref() })?;
         let srq_depth =
-            qps.saturating_mul(receives_each).clamp(1, SRQ_DEPTH_MAX.min(nic.attr.max_srq_wr).max(1));
+            qps.saturating_mul(receives_each).clamp(1, SRQ_DEPTH_MAX.min(nic.attr().max_srq_wr).max(1));
         let shared = plan.shares_receives.then(|| SharedReceives::new(nic, srq_depth)).transpose()?;
         let shared = shared.map(|shared| (shared, srq_depth));
         let config = QpSizes {
@@ -94,7 +94,7 @@ impl BenchEndpoint {
             recv_depth: receives_each,
             sges_max: 1,
             signal_every: 1,
-            inline_max_bytes: plan.inlining.max_bytes(nic.attr.max_inline_data),
+            inline_max_bytes: plan.inlining.max_bytes(nic.attr().max_inline_data),
             access,
         };
         let srq = shared.as_ref().map(|(shared, _)| shared);

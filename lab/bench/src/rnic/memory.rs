@@ -37,7 +37,7 @@ impl Memory {
     pub(super) fn new(nic: &Nic, places: Places, access: Access) -> farcall_verbs::Result<Self> {
         let incoming_len_bytes = places.incoming_len_bytes();
         let len_bytes = incoming_len_bytes + places.outgoing * places.stride_bytes();
-        let region = Region::alloc(&*nic.pd, len_bytes.next_multiple_of(PAGE_LEN_BYTES), access)?;
+        let region = Region::alloc(&**nic.pd(), len_bytes.next_multiple_of(PAGE_LEN_BYTES), access)?;
         region.fill(0, incoming_len_bytes, FILL);
         Ok(Self { region: Arc::new(region), places })
     }

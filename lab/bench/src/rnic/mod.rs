@@ -39,7 +39,7 @@ use cost::Meter;
 use endpoint::BenchEndpoint;
 use farcall::select::{SelectedNic, Selection};
 use farcall_link::{PostRefused, Transport};
-use farcall_verbs::WcStatus;
+use farcall_verbs::{WcStatus, with_sources};
 use handshake::{Stop, TargetCounts};
 use memory::FILL_WORD;
 use serde::{Deserialize, Serialize};
@@ -211,7 +211,7 @@ impl PeerTask for Initiator {
         let Self { task, selection, plan } = self;
         let result =
             selection.open().map_err(RnicError::from).and_then(|chosen| measure(&chosen, task, &plan));
-        handshake::send(place.control(), &result.map_err(|error| error.to_string()))
+        handshake::send(place.control(), &result.map_err(|error| with_sources(&error)))
     }
 }
 

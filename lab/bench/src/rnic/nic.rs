@@ -17,6 +17,6 @@ pub struct Survey {
 impl Survey {
     /// Returns the attributes of an open device.
     pub fn of(nic: &Nic) -> Self {
-        Self { device: nic.device.to_string(), attr: nic.attr.clone(), port: nic.port.clone() }
+        Self { device: nic.device().to_string(), attr: nic.attr().clone(), port: nic.port().clone() }
     }
 }

@@ -8,6 +8,7 @@ use super::waiting::{Halt, Watch};
 use super::{RnicError, Role, latency, throughput};
 use crate::peer::{Control, PeerError, PeerPlace, PeerTask};
 use farcall::select::Selection;
+use farcall_verbs::with_sources;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -47,7 +48,7 @@ pub(super) fn serve(
         let Err(halt) = take_part(&mut end, &mut Watch::target(control));
         finish(&end, control, halt)
     };
-    part().map_err(|error| PeerError::Part(error.to_string()))
+    part().map_err(|error| PeerError::Part(with_sources(&error)))
 }
 
 fn take_part(

@@ -21,6 +21,7 @@ pub use waits::{EchoServer, Load, Served, WaitMode, serve};
 use crate::measure::{RoundTrips, pin_thread};
 use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
 use farcall::select::SelectedNic;
+use farcall_verbs::with_sources;
 use medium::{Bytes, Opened, ServingEnd};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -54,7 +55,7 @@ impl PeerTask for Server {
         let done = self.job.serve(&mut *stream);
         // The result is sent before the other end finds the stream closed. The error is ignored: the other end may
         // have exited.
-        let told = done.as_ref().map_err(ToString::to_string);
+        let told = done.as_ref().map_err(|error| with_sources(error));
         let _ = peer::send(place.control(), &told);
         done
     }

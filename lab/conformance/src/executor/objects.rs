@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use farcall_verbs::{
     AddressHandle, CompChannel, Error, PostError, ProtectionDomain, RawCq, RawMr, RawQp, RawSrq, RecvWr,
-    Revoked, SendFlags, SendWr, UdTarget, Wc,
+    Revoked, SendFlags, SendWr, UdTarget, Wc, with_sources,
 };
 
 use super::call::{Answer, Call, Handle, Reason, RecvRequest, Refusal, SendRequest, Target};
@@ -78,7 +78,7 @@ impl Failure {
             Error::Exhausted { .. } => Reason::Exhausted,
             _ => Reason::Other,
         };
-        Refusal { call: call.name().into(), reason, text: error.to_string(), posted }
+        Refusal { call: call.name().into(), reason, text: with_sources(&error), posted }
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farcall_verbs::Device;
+use farcall_verbs::{Device, with_sources};
 
 use super::{Pace, World};
 use crate::executor::{Executor, Local, Remote};
@@ -57,7 +57,7 @@ impl Host {
     }
 
     fn executor(&self) -> Result<Box<dyn Executor>, String> {
-        let context = self.device.open().map_err(|error| error.to_string())?;
+        let context = self.device.open().map_err(|error| with_sources(&error))?;
         Ok(Box::new(Local::new(self.device.provider(), context)))
     }
 }

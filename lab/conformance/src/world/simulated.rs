@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farcall_sim::{Config, Host, World as Network};
-use farcall_verbs::{Nanos, Provider};
+use farcall_verbs::{Nanos, Provider, with_sources};
 
 use super::{Pace, World};
 use crate::executor::{Executor, Local};
@@ -36,9 +36,9 @@ impl Simulated {
     }
 
     fn executor(&self, node: &Host) -> Result<Box<dyn Executor>, String> {
-        let devices = node.devices().map_err(|error| error.to_string())?;
+        let devices = node.devices().map_err(|error| with_sources(&error))?;
         let device = devices.first().ok_or("a node without a device")?;
-        let context = device.open().map_err(|error| error.to_string())?;
+        let context = device.open().map_err(|error| with_sources(&error))?;
         let network = self.network.clone();
         let sleep = move |fd, timeout_ms: u32| {
             let limit = Duration::from_millis(timeout_ms.into());

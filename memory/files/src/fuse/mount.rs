@@ -39,7 +39,7 @@ pub enum MountError {
     #[error("the system does not mount at {dir}: {why}; mounting takes root (CAP_SYS_ADMIN)", dir = .0.display(), why = .1)]
     Refused(PathBuf, io::Error),
     /// Threads or descriptors could not be created.
-    #[error("cannot begin: {0}")]
+    #[error("cannot serve a file system")]
     System(#[from] io::Error),
 }
 

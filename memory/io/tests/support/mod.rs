@@ -65,7 +65,7 @@ pub struct Ends {
 }
 
 pub fn granted(nic: &Nic) -> Arc<Region> {
-    Arc::new(Region::alloc(&*nic.pd, SPAN, GRANTED).unwrap())
+    Arc::new(Region::alloc(&**nic.pd(), SPAN, GRANTED).unwrap())
 }
 
 pub fn ends(nic: &Nic, config: Config, admission: impl Admission + 'static) -> Ends {
@@ -108,7 +108,7 @@ impl Load {
         first: usize,
         len_bytes: usize,
     ) -> Self {
-        let region = Region::alloc(&*nic.pd, SLOTS * LONGEST as usize, Access::LOCAL_WRITE).unwrap();
+        let region = Region::alloc(&**nic.pd(), SLOTS * LONGEST as usize, Access::LOCAL_WRITE).unwrap();
         Self {
             rng: SplitMix64::new(seed),
             model: vec![0; len_bytes],

@@ -14,7 +14,7 @@ use std::time::Duration;
 use farcall_link::RemoteRegion;
 use farcall_link::SplitMix64;
 use farcall_link::bootstrap::Secret;
-use farcall_verbs::Nanos;
+use farcall_verbs::{Nanos, with_sources};
 
 use super::PAGE_BYTES;
 use super::config::{ClientConfig, OpenError, VolumeConfig};
@@ -120,7 +120,8 @@ pub(super) fn claim(
             Err(error) if attempts.is_interrupted => {
                 tracing::warn!(
                     volume = volume.name,
-                    "a claim of the volume was interrupted, and is repeated: {error}"
+                    "a claim of the volume was interrupted, and is repeated: {}",
+                    with_sources(&error)
                 );
             }
             outcome => return outcome,

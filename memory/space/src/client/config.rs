@@ -243,7 +243,7 @@ pub enum OpenError {
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
     /// The operating system cannot provide a thread, descriptor, file or random number.
-    #[error("cannot begin: {0}")]
+    #[error("cannot open the address space")]
     System(#[from] std::io::Error),
 }
 

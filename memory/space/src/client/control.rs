@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use farcall_link::{Nic, WaitStrategy};
 use farcall_rpc::{CallError, Client, ClientOptions};
+use farcall_verbs::with_sources;
 
 use super::node_client::NodeCallError;
 use crate::wire::{METHOD, RefusalKind, Reply, Request};
@@ -78,7 +79,7 @@ fn connect(nic: &Nic, address: &str) -> Result<Client, String> {
         .probe(false)
         .call_timeout(CALL_MAX)
         .wait_by(WaitStrategy::EventBatch);
-    Client::connect(nic, address, options).map_err(|error| error.to_string())
+    Client::connect(nic, address, options).map_err(|error| with_sources(&error))
 }
 
 /// Sends one request to a node, for operators' tools.

@@ -52,6 +52,8 @@ pub struct RemoteMemory {
     buffers: Buffers,
 }
 
+farcall_verbs::opaque_debug!(RemoteMemory { size_bytes });
+
 impl RemoteMemory {
     /// Opens an address space of zeros over the nodes of the configuration. Slabs are requested when they are first
     /// written to.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use farcall_drive::contention::sample_if_due;
 use farcall_drive::{Driver, Stop, WakeQueue};
 use farcall_link::WaitStrategy;
-use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
+use farcall_verbs::{Clock, Endpoint, MonotonicClock, Nanos, Progress, WaitSet, with_sources};
 
 use super::MemoryEndpoint;
 use super::PART_PAGES;
@@ -106,7 +106,7 @@ impl Space {
             let mut thread = EngineThread { space: &space, may_skip_polling: false };
             // The thread cannot wait for its descriptors, so it cannot continue.
             if let Err(error) = driver.run_until(&mut thread, |thread| thread.space.is_closed()) {
-                tracing::error!("memory client: its thread ended: {error}");
+                tracing::error!("memory client: its thread ended: {}", with_sources(&error));
             }
             space.fail_all();
         };

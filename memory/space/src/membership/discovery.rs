@@ -1,5 +1,6 @@
 //! Joining of nodes that register after an address space was opened.
 
+use farcall_verbs::with_sources;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
@@ -103,6 +104,6 @@ fn join(memory: &RemoteMemory, node: SocketAddr) {
     match memory.join(&node.to_string()) {
         Ok(true) => tracing::info!(%node, "a memory node joined"),
         Ok(false) => {}
-        Err(error) => tracing::warn!(%node, "a memory node cannot join: {error}"),
+        Err(error) => tracing::warn!(%node, "a memory node cannot join: {}", with_sources(&error)),
     }
 }

@@ -53,7 +53,7 @@ impl Lease {
     /// # Errors
     /// Returns an error if the device cannot create a protection domain.
     pub fn new(name: String, nic: &Nic, until: Nanos) -> Result<Self> {
-        let nic = Nic { pd: nic.context.alloc_pd()?, ..nic.clone() };
+        let nic = nic.clone().with_pd(nic.context().alloc_pd()?);
         Ok(Self {
             name,
             nic,
@@ -70,7 +70,7 @@ impl Lease {
 
     /// Grants another slab, in newly allocated memory of zeros.
     pub fn grant(&mut self, number: u64, len_bytes: usize) -> Result<RemoteRegion> {
-        let region = Region::alloc(&*self.nic.pd, len_bytes, GRANTED)?;
+        let region = Region::alloc(&**self.nic.pd(), len_bytes, GRANTED)?;
         let remote = region.remote();
         self.slabs.insert(number, region);
         Ok(remote)
@@ -86,7 +86,7 @@ impl Lease {
         len_bytes: u64,
         earlier: Option<&Region>,
     ) -> Result<RemoteRegion> {
-        let metadata = Region::alloc(&*self.nic.pd, len_bytes as usize, GRANTED)?;
+        let metadata = Region::alloc(&**self.nic.pd(), len_bytes as usize, GRANTED)?;
         if let Some(earlier) = earlier {
             copy(earlier, &metadata);
         }
@@ -101,7 +101,7 @@ impl Lease {
     /// Returns an error if the new slab cannot be registered; nothing has changed then.
     pub fn adopt(&mut self, number: u64, from: &mut Self) -> Result<Option<RemoteRegion>> {
         let Some(earlier) = from.slabs.get(&number) else { return Ok(None) };
-        let region = Region::alloc(&*self.nic.pd, earlier.len_bytes(), GRANTED)?;
+        let region = Region::alloc(&**self.nic.pd(), earlier.len_bytes(), GRANTED)?;
         copy(earlier, &region);
         let remote = region.remote();
         self.slabs.insert(number, region);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use farcall_link::bootstrap::{QpInfo, Secret};
 use farcall_link::{Nic, Region};
 use farcall_rpc::{Call, Handler, HandlerError};
-use farcall_verbs::Nanos;
+use farcall_verbs::{Nanos, with_sources};
 
 use crate::wire::{
     Holder, LeaseKey, METHOD, NAME_BYTES_MAX, NodeStatus, Refusal, RefusalKind, Reply, Request, Room,
@@ -242,7 +242,7 @@ impl Node {
         self.check_new_lease(&name)?;
         let key = self.random()?;
         let lease = Lease::new(name, &self.nic, now + self.config.term)
-            .map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
+            .map_err(|error| RefusalKind::Resources.because(with_sources(&error)))?;
         tracing::info!(client = ?lease.name, leases = self.leases.len() + 1, "a lease begins");
         self.leases.insert(key, lease);
         Ok(Reply::Leased {
@@ -269,7 +269,7 @@ impl Node {
     }
 
     fn random(&self) -> Result<[u8; 16], Refusal> {
-        self.nic.entropy.bytes().map_err(|error| {
+        self.nic.entropy().bytes().map_err(|error| {
             RefusalKind::Resources.because(format!("the system gives no random number: {error}"))
         })
     }
@@ -293,7 +293,7 @@ impl Node {
         match self.renew(key, now)?.connect(pairs) {
             Ok(Connect::Connected(pairs)) => Ok(Reply::Connected { pairs }),
             Ok(Connect::Wait) => Ok(Reply::Wait),
-            Err(error) => Err(RefusalKind::Resources.because(error.to_string())),
+            Err(error) => Err(RefusalKind::Resources.because(with_sources(&error))),
         }
     }
 
@@ -321,7 +321,7 @@ impl Node {
             return Ok(Reply::Wait);
         }
         let granted = lease.grant(slab, config.slab_bytes);
-        let region = granted.map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
+        let region = granted.map_err(|error| RefusalKind::Resources.because(with_sources(&error)))?;
         Ok(Reply::Granted { region, room: self.room() })
     }
 

@@ -32,11 +32,12 @@ pub enum ServeError {
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
     /// The kernel provides no random number.
-    #[error("the system gives no random number: {0}")]
+    #[error("the system gives no random number")]
     Random(#[from] std::io::Error),
 }
 
 /// A running memory node. Dropping it ends it immediately, and all data that clients store there is lost.
+#[derive(Debug)]
 pub struct MemoryServer(Server);
 
 impl MemoryServer {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use farcall_link::Region;
 use farcall_link::bootstrap::Secret;
-use farcall_verbs::Nanos;
+use farcall_verbs::{Nanos, with_sources};
 
 use super::Node;
 use super::lease::Lease;
@@ -134,7 +134,8 @@ impl Node {
             let metadata = lease.allocate_metadata(&name, claim.metadata_bytes, before)?;
             Ok((lease, metadata))
         });
-        let (lease, metadata) = claimed.map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
+        let (lease, metadata) =
+            claimed.map_err(|error| RefusalKind::Resources.because(with_sources(&error)))?;
         tracing::info!(volume = ?name, mount = ?lease.name, epoch = claim.epoch, "a volume is claimed");
         let volume = self.volumes.entry(name).or_insert_with(|| Volume {
             key: claim.volume.key,
@@ -285,7 +286,7 @@ impl Node {
             return Ok(None);
         };
         let adopted = lease.adopt(slab, ended);
-        let region = adopted.map_err(|error| RefusalKind::Resources.because(error.to_string()))?;
+        let region = adopted.map_err(|error| RefusalKind::Resources.because(with_sources(&error)))?;
         Ok(region.map(|region| Reply::Granted { region, room: self.room() }))
     }
 

@@ -16,7 +16,7 @@ const PORT: u16 = 900;
 const CALL_MAX: Duration = Duration::from_millis(40);
 
 pub fn nic(host: &Host, seed: u64) -> Nic {
-    Nic { entropy: Entropy::seeded(seed), ..Nic::open(host).unwrap() }
+    Nic::open(host).unwrap().with_entropy(Entropy::seeded(seed))
 }
 
 /// A pipe that carries frames: a length, followed by that number of bytes.

@@ -173,7 +173,7 @@ impl Nodes {
 }
 
 pub fn nic(seed: u64) -> Nic {
-    Nic { entropy: Entropy::seeded(seed), ..Nic::open(&SoftNic::new()).unwrap() }
+    Nic::open(&SoftNic::new()).unwrap().with_entropy(Entropy::seeded(seed))
 }
 
 /// Waits until all requests have completed.

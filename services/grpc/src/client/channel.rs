@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use farcall_link::Nic;
 use farcall_stream::{AsyncStream, OpenError};
+use farcall_verbs::with_sources;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tonic::Status;
@@ -109,7 +110,7 @@ impl Inner {
 
     /// Opens a call, over a new connection if necessary.
     pub async fn begin(self: Arc<Self>) -> Result<CallRef, Status> {
-        let unreachable = |error: OpenError| Status::unavailable(error.to_string());
+        let unreachable = |error: OpenError| Status::unavailable(with_sources(&error));
         let live = match self.current().filter(|live| live.is_usable()) {
             Some(live) => live,
             None => self.connect().await.map_err(unreachable)?,

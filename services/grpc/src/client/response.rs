@@ -1,5 +1,6 @@
 //! A call of a client, until its response begins.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,6 +26,12 @@ type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct ResponseFuture {
     stage: Stage,
     deadline: Deadline,
+}
+
+impl fmt::Debug for ResponseFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
 }
 
 /// The request to send.

@@ -5,6 +5,7 @@ mod direct;
 mod services;
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -29,6 +30,12 @@ pub struct Server {
     listener: AsyncStreamListener,
     options: GrpcOptions,
     direct: DirectMethods,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 impl Server {

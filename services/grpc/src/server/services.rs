@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,6 +38,12 @@ where
 #[derive(Clone, Default)]
 pub struct Services {
     by_name: Arc<HashMap<&'static str, Arc<dyn Erased>>>,
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Services").field("by_name", &self.by_name.keys()).finish_non_exhaustive()
+    }
 }
 
 impl Services {

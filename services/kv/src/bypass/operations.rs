@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use farcall_link::Nic;
 use farcall_rpc::{CallError, CallId, Executed};
+use farcall_verbs::with_sources;
 
 use super::extents::encode_pair;
 use super::lookup::LookupStep;
@@ -417,7 +418,7 @@ impl<S: Scheme> Operations<S> {
     fn open(&mut self, calls: &mut impl Calls) {
         let (pair, request) = match self.request_reader(calls) {
             Ok(asked) => asked,
-            Err(error) => return self.fail(&error.to_string()),
+            Err(error) => return self.fail(&with_sources(&error)),
         };
         match calls.submit(method::OPEN, &request) {
             Ok(call) => self.read_path = ReadPath::Opening(call, Box::new(pair)),
@@ -435,7 +436,7 @@ impl<S: Scheme> Operations<S> {
             Ok(reply) => {
                 if let Err(error) = self.connect_reader(*pair, reply) {
                     self.on_path_lost(
-                        ReadPathLost(error.to_string()),
+                        ReadPathLost(with_sources(&error)),
                         !matches!(error, BypassError::NoStore { .. }),
                     );
                 }

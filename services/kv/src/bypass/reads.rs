@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Completed, Connection, LocalSlice, Nic, QpSizes, Region, RegionId, Remote, Transport};
-use farcall_verbs::{Access, CqInitAttr, Error, RawCq, Wc};
+use farcall_verbs::{Access, CqInitAttr, Error, RawCq, Wc, with_sources};
 
 use super::lookup::{KeyLookup, LookupStep, Table};
 use super::service::Opened;
@@ -26,7 +26,7 @@ impl UnconnectedReader {
     /// Creates a queue pair for up to `window` concurrent lookups.
     pub fn new(nic: &Nic, window: usize) -> Result<Self, Error> {
         let depth = window as u32 + 2;
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 2 * depth, channel: None })?;
+        let cq = nic.context().create_cq(&CqInitAttr { cqe: 2 * depth, channel: None })?;
         let config = QpSizes {
             send_depth: depth,
             recv_depth: 1,
@@ -51,7 +51,7 @@ impl UnconnectedReader {
         let table = Table::new(opened.entries, opened.inline_bytes, opened.value_max_bytes, opened.seed);
         let Some(table) = table else { return Ok(Err("its sizes are impossible")) };
         let stride = table.read_max_bytes().next_multiple_of(64);
-        let local = Arc::new(Region::alloc(&*self.nic.pd, stride * self.window, Access::LOCAL_WRITE)?);
+        let local = Arc::new(Region::alloc(&**self.nic.pd(), stride * self.window, Access::LOCAL_WRITE)?);
         let local_id = self.connection.attach(Arc::clone(&local));
         self.connection.connect(&self.nic, &opened.qp)?;
         Ok(Ok(Reader {
@@ -104,7 +104,7 @@ impl<S: Scheme> Reader<S> {
     /// Polls for completed READs. Writes the slots of their lookups to `ended`, at most [`AT_ONCE`], and returns their
     /// number.
     pub fn poll(&mut self, ended: &mut [usize; AT_ONCE]) -> Result<usize, ReadPathLost> {
-        let count = self.cq.poll(&mut self.wcs).map_err(|error| ReadPathLost(error.to_string()))?;
+        let count = self.cq.poll(&mut self.wcs).map_err(|error| ReadPathLost(with_sources(&error)))?;
         for (wc, ended) in self.wcs[..count].iter().zip(ended) {
             match self.connection.complete(wc) {
                 Completed::Send { tag, .. } => *ended = tag as usize,
@@ -155,7 +155,7 @@ impl<S: Scheme> Reader<S> {
         let into = LocalSlice { region: self.local_id, offset: at * self.stride, len_bytes };
         counters.reads += 1;
         let posted = self.connection.read(into, Remote { grant, offset }, at as u32);
-        posted.map(drop).map_err(|why| ReadPathLost(why.to_string()))
+        posted.map(drop).map_err(|why| ReadPathLost(with_sources(&why)))
     }
 }
 

@@ -1,12 +1,11 @@
 //! The server side: PUT, DELETE and, for disturbed clients, GET as calls; and queue pairs over which clients READ.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
 use farcall_link::bootstrap::QpInfo;
 use farcall_link::{Connection, Nic, QpSizes, RemoteRegion, Transport, os_random};
 use farcall_rpc::{Call, Handler, HandlerError, Reply, Server, ServerBuilder, ServerError};
-use farcall_verbs::{Access, CqInitAttr, Error, RawCq};
+use farcall_verbs::{Access, CqInitAttr, Error, RawCq, with_sources};
 use serde::{Deserialize, Serialize};
 
 use super::extents::decode_pair;
@@ -83,7 +82,7 @@ impl<S: Scheme> Service<S> {
     pub fn new(nic: Nic, config: BypassConfig, seed: u64) -> Result<Self, Error> {
         let store = Store::new(&nic, config, seed)?;
         // The queue pairs only serve READs, so they generate no completions.
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 1, channel: None })?;
+        let cq = nic.context().create_cq(&CqInitAttr { cqe: 1, channel: None })?;
         Ok(Self { nic, cq, store, readers: BTreeMap::new() })
     }
 
@@ -112,7 +111,7 @@ impl<S: Scheme> Service<S> {
     }
 
     fn connect(&self, peer: &QpInfo) -> Result<Connection, Error> {
-        self.nic.context.check_owner(peer.gid(), peer.qp_num)?;
+        self.nic.context().check_owner(peer.gid(), peer.qp_num)?;
         let config = QpSizes {
             send_depth: 1,
             recv_depth: 1,
@@ -146,7 +145,8 @@ impl<S: Scheme> Handler for Service<S> {
     fn handle(&mut self, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), HandlerError> {
         if call.method() == method::OPEN {
             let peer = postcard::from_bytes(call.payload()).map_err(|_| malformed("not a queue pair"))?;
-            let no_pair = |why: &dyn Display| HandlerError::new(refusal::NO_PAIR, why.to_string());
+            let no_pair =
+                |why: &dyn std::error::Error| HandlerError::new(refusal::NO_PAIR, with_sources(why));
             let opened = self.open(call.connection(), &peer).map_err(|why| no_pair(&why))?;
             let bytes = postcard::to_allocvec(&opened).map_err(|why| no_pair(&why))?;
             reply.extend_from_slice(&bytes);

@@ -61,8 +61,8 @@ impl<S: Scheme> Store<S> {
         }
         let layout = Layout::of::<S>(entries, inline_bytes);
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        let regions =
-            Region::alloc_two(&*nic.pd, 0, [layout.index_bytes::<S>(), extents_bytes], access)?.map(Arc::new);
+        let regions = Region::alloc_two(&**nic.pd(), 0, [layout.index_bytes::<S>(), extents_bytes], access)?
+            .map(Arc::new);
         let [index, extents] = regions.clone();
         Ok(Self {
             index: Index::new(index, layout, Checksums::new(seed)),
@@ -180,7 +180,7 @@ pub(super) mod tests {
 
     pub fn region(len_bytes: usize) -> Arc<Region> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        Arc::new(Region::alloc(&*nic().pd, len_bytes, access).unwrap())
+        Arc::new(Region::alloc(&**nic().pd(), len_bytes, access).unwrap())
     }
 
     fn store<S: Scheme>(entries: u32, extents_bytes: usize, inline_bytes: u32) -> Store<S> {

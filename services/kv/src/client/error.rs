@@ -14,7 +14,7 @@ pub enum KvConnectError {
     #[error(transparent)]
     Device(#[from] farcall_verbs::Error),
     /// A partition cannot be reached.
-    #[error("partition {partition}: {source}")]
+    #[error("partition {partition} cannot be reached")]
     Unreachable {
         /// Number of the partition.
         partition: u16,
@@ -23,7 +23,7 @@ pub enum KvConnectError {
         source: ConnectError,
     },
     /// The server is not a store.
-    #[error("partition {partition} does not answer as a key-value service: {source}")]
+    #[error("partition {partition} does not answer as a key-value service")]
     NoStore {
         /// Number of the partition.
         partition: u16,

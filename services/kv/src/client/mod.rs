@@ -106,6 +106,8 @@ pub struct KvClient {
     split: Split,
 }
 
+farcall_verbs::opaque_debug!(KvClient { partitions });
+
 impl KvClient {
     /// Connects to the store whose bootstrap address is `address`, and to each of its partitions. Ignores
     /// `options.config.thread`.

@@ -25,7 +25,7 @@ use crate::store::Partition;
 
 /// A failure of the loop itself. Failures of a connection only end that connection.
 #[derive(Debug, Error)]
-#[error("{what} failed: {source}")]
+#[error("{what} failed")]
 pub struct FrontEndError {
     what: &'static str,
     source: io::Error,

@@ -25,7 +25,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum ListenError {
     /// The TCP address cannot be bound, or the Unix socket cannot be created.
-    #[error("listening on {address} failed: {source}")]
+    #[error("cannot listen on {address}")]
     Bind {
         /// The address or the path.
         address: String,

@@ -21,7 +21,7 @@ use crate::key::{KEY_MAX_BYTES, KeyError};
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The connection failed.
-    #[error("the connection to the memcached server failed: {0}")]
+    #[error("the connection to the memcached server failed")]
     Io(#[from] io::Error),
     /// The server did not reply, or did not read, within the timeout of [`Client::set_timeout`].
     #[error("no answer within {within:?}; the outcome of unanswered requests is unknown")]
@@ -75,6 +75,8 @@ pub struct Client {
     filled: usize,
     made_in: Generation,
 }
+
+farcall_verbs::opaque_debug!(Client);
 
 const INPUT_BYTES: usize = 64 << 10;
 

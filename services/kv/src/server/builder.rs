@@ -12,7 +12,7 @@ use crate::front_end::{FrontEndError, ListenError, Listener};
 use crate::store::{Config, ConfigError};
 
 /// Configuration of a server. Defaults: one thread, 64 MiB, values slightly below 1 MiB, no address.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct KvServerBuilder {
     pub(super) partitions: u32,
@@ -193,9 +193,7 @@ pub enum KvServerError {
     #[error(transparent)]
     Store(#[from] ConfigError),
     /// A thread could not be started.
-    #[error(
-        "cannot start a server thread: {0}; see the limits of processes and memory (ulimit -u, ulimit -v)"
-    )]
+    #[error("cannot start a server thread (see the limits of processes and memory: ulimit -u, ulimit -v)")]
     Thread(#[source] std::io::Error),
     /// A thread panicked.
     #[error("a server thread panicked; its message is on standard error; this is a defect")]

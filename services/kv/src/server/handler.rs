@@ -6,7 +6,7 @@ use crate::front_end::FrontEnd;
 use crate::store::{Clock, Partition};
 use crate::wire::{ReplySink, Service};
 use farcall_rpc::{Call, Handler, HandlerError, Reply, Responder, ResponderParts, ThreadEndpoint};
-use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, WaitSet};
+use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, WaitSet, with_sources};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ impl Handler for KvHandler {
         let now_ms = self.epoch_ms + call.arrived().0 / 1_000_000;
         self.service
             .handle(call.method(), call.payload(), reply, now_ms)
-            .map_err(|error| HandlerError::new(error.code(), error.to_string()))
+            .map_err(|error| HandlerError::new(error.code(), with_sources(&error)))
     }
 }
 

@@ -79,9 +79,7 @@ pub enum ConfigError {
         partitions: u32,
     },
     /// Mapping the memory failed.
-    #[error(
-        "mapping {bytes} bytes for the store failed: {source}; check the memory and address-space limits"
-    )]
+    #[error("mapping {bytes} bytes for the store failed (check the memory and address-space limits)")]
     Map {
         /// Length of the mapping in bytes.
         bytes: usize,

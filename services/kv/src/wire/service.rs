@@ -20,7 +20,7 @@ pub enum ServiceError {
         method: u16,
     },
     /// The bytes are not a valid request.
-    #[error("malformed request: {0}")]
+    #[error("malformed request")]
     Malformed(#[from] RequestError),
     /// The key belongs to another partition.
     #[error(

@@ -34,7 +34,7 @@ impl CallerState {
         let mut earliest: Option<Nanos> = None;
         for at in 0..self.calls.records.len() as u16 {
             let record = self.calls.get(at);
-            let Some(deadline) = record.options.deadline.filter(|_| record.state == State::Pending) else {
+            let Some(deadline) = record.context.deadline.filter(|_| record.state == State::Pending) else {
                 continue;
             };
             if now < deadline {

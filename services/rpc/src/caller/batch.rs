@@ -7,7 +7,7 @@ use farcall_link::{BatchConfig, Batching, Nic};
 use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress, Result as VerbsResult, WaitSet};
 
 use super::calls::{Record, State};
-use super::{CallId, CallOptions, Caller, CallerState, Completion};
+use super::{CallContext, CallId, Caller, CallerState, Completion};
 use crate::config::CallerConfig;
 use crate::error::{Broken, CallError, UnknownBecause};
 use crate::paths::Path;
@@ -120,20 +120,20 @@ impl<P: Path> BatchCaller<P> {
         &mut self,
         method: u16,
         payload: &[u8],
-        options: CallOptions,
+        context: CallContext,
         now: Nanos,
     ) -> Result<CallId, CallError> {
-        if entry_bytes(payload.len()) > self.config.bytes_max as usize || options.trace_id != 0 {
+        if entry_bytes(payload.len()) > self.config.bytes_max as usize || context.trace_id != 0 {
             // Calls are executed in submission order.
             self.flush(now);
-            return self.caller.submit(method, payload, options, now);
+            return self.caller.submit(method, payload, context, now);
         }
         let at = match self.open_batch() {
             Some(at) => at,
             None => self.begin_batch(method)?,
         };
         let calls = &mut self.caller.state.calls;
-        calls.shorten_deadline(at, options.deadline);
+        calls.shorten_deadline(at, context.deadline);
         let request = &mut calls.get(at).request;
         push_entry(request, method, payload);
         let is_full = request.len() - BATCH_HEAD_BYTES >= self.config.bytes_max as usize;
@@ -160,7 +160,7 @@ impl<P: Path> BatchCaller<P> {
 
     fn begin_batch(&mut self, method: u16) -> Result<u16, CallError> {
         let calls = &mut self.caller.state.calls;
-        let at = calls.begin(method, CallOptions::default())?;
+        let at = calls.begin(method, CallContext::default())?;
         let record = calls.get(at);
         (record.flags, record.is_open) = (RequestFlags::BATCH, true);
         // Placeholder: the number of calls is known when the batch is sent.

@@ -11,9 +11,9 @@ use crate::wire::RequestFlags;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub u64);
 
-/// Options of a call in addition to method and payload.
+/// Deadline and trace of a call, for endpoints, which have no clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CallOptions {
+pub struct CallContext {
     /// When the call expires, by the clock of the client's driver.
     pub deadline: Option<Nanos>,
     /// The trace that the call belongs to; 0: none.
@@ -39,7 +39,7 @@ pub(crate) struct Record {
     pub state: State,
     pub id: CallId,
     pub method: u16,
-    pub options: CallOptions,
+    pub context: CallContext,
     /// The payload, if it could not be sent at once.
     pub request: Vec<u8>,
     /// Bytes of the payload that have been sent.
@@ -101,7 +101,7 @@ impl Calls {
 
     /// Allocates a record.
     #[inline]
-    pub fn begin(&mut self, method: u16, options: CallOptions) -> Result<u16, CallError> {
+    pub fn begin(&mut self, method: u16, context: CallContext) -> Result<u16, CallError> {
         if self.free.is_empty() {
             self.reclaim_lent();
         }
@@ -114,7 +114,7 @@ impl Calls {
         self.next_id += 1;
         record.id = CallId(self.next_id);
         record.method = method;
-        record.options = options;
+        record.context = context;
         record.sent_bytes = 0;
         record.flags = RequestFlags::empty();
         record.is_open = false;
@@ -125,14 +125,14 @@ impl Calls {
         record.total_bytes = 0;
         record.requested_bytes = 0;
         record.error = None;
-        self.earliest_deadline = Nanos::earlier(self.earliest_deadline, options.deadline);
+        self.earliest_deadline = Nanos::earlier(self.earliest_deadline, context.deadline);
         Ok(at)
     }
 
     /// Sets the deadline of a call to `deadline` if that is earlier.
     #[inline]
     pub fn shorten_deadline(&mut self, at: u16, deadline: Option<Nanos>) {
-        let own = &mut self.records[usize::from(at)].options.deadline;
+        let own = &mut self.records[usize::from(at)].context.deadline;
         *own = Nanos::earlier(*own, deadline);
         self.earliest_deadline = Nanos::earlier(self.earliest_deadline, deadline);
     }

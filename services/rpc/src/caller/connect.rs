@@ -22,14 +22,14 @@ use crate::wire::{REQUEST_HEADER_BYTES, RESPONSE_HEADER_BYTES, Seq, Slots, TailK
 pub(super) fn regions(nic: &Nic, plan: &Plan) -> Result<(Arc<Region>, Arc<Region>), Error> {
     let geometry = plan.geometry;
     let local_bytes = geometry.mailbox_bytes() + geometry.responses_bytes();
-    let local = Region::alloc(&*nic.pd, local_bytes, Access::LOCAL_WRITE)?;
+    let local = Region::alloc(&**nic.pd(), local_bytes, Access::LOCAL_WRITE)?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let replies_bytes = match plan.response {
         ResponsePath::Datagram => DatagramResponses::bytes(geometry),
         ResponsePath::Send => reply_slots(geometry) * geometry.response_slot_bytes as usize,
         _ => geometry.responses_bytes(),
     };
-    let replies = Region::alloc(&*nic.pd, replies_bytes, access)?;
+    let replies = Region::alloc(&**nic.pd(), replies_bytes, access)?;
     Ok((Arc::new(local), Arc::new(replies)))
 }
 
@@ -70,7 +70,7 @@ impl CallerState {
         let datagrams = self.new_datagrams()?;
         let must_check = !connection.places_in_order(&self.replies) || self.config.checksum;
         let hello = Hello {
-            provider: self.nic.provider.to_owned(),
+            provider: self.nic.provider().to_owned(),
             qp: connection.info(&self.nic),
             grants: Grants { messages: self.replies.remote(), ..Grants::default() },
             plan: self.config.plan,

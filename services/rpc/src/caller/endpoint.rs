@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use farcall_link::Nic;
 use farcall_verbs::{Endpoint, Nanos, Notify, Progress, Result, WaitSet};
 
-use super::{CallId, CallOptions, CallerState};
+use super::{CallContext, CallId, CallerState};
 use crate::config::CallerConfig;
 use crate::error::CallError;
 use crate::paths::{Path, ResponsePath};
@@ -56,7 +56,7 @@ impl<P: Path> Caller<P> {
         &mut self,
         method: u16,
         payload: &[u8],
-        options: CallOptions,
+        context: CallContext,
         now: Nanos,
     ) -> std::result::Result<CallId, CallError> {
         let Self { state, path, .. } = self;
@@ -66,7 +66,7 @@ impl<P: Path> Caller<P> {
                 return Err(CallError::RequestTooLarge { len_bytes: payload.len(), max_bytes });
             }
         }
-        let at = state.calls.begin(method, options)?;
+        let at = state.calls.begin(method, context)?;
         state.counters.calls.increment();
         let id = state.calls.get(at).id;
         if !state.send_at_once::<P::Response, P::Request>(path, at, payload, now) {

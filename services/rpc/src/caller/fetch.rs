@@ -1,6 +1,6 @@
 //! Fetching of responses by READ: the server leaves them in their slots.
 
-use farcall_verbs::Nanos;
+use farcall_verbs::{Nanos, with_sources};
 
 use super::CallerState;
 use super::connection::{ResponseCheck, Source};
@@ -54,7 +54,7 @@ impl CallerState {
                 true
             }
             Err(error) => {
-                self.disconnect(Broken::Verbs(error.to_string()));
+                self.disconnect(Broken::Verbs(with_sources(&error)));
                 false
             }
         }

@@ -41,7 +41,7 @@ use crate::error::{Broken, CallError};
 use crate::tune::Tuner;
 pub use batch::BatchCaller;
 use calls::Calls;
-pub use calls::{CallId, CallOptions};
+pub use calls::{CallContext, CallId};
 use collect::Collecting;
 pub(crate) use connection::ClientConnection;
 pub use endpoint::Caller;
@@ -106,9 +106,9 @@ impl CallerState {
     fn new(nic: Nic, config: CallerConfig) -> Result<Self, farcall_verbs::Error> {
         let geometry = config.plan.geometry;
         geometry.check().map_err(|why| farcall_verbs::Error::invalid("create caller", why))?;
-        let channel = nic.context.create_comp_channel()?;
+        let channel = nic.context().create_comp_channel()?;
         let cqe = 16 * u32::from(geometry.window) + 256;
-        let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
+        let cq = nic.context().create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
         let (local, replies) = connect::regions(&nic, &config.plan)?;
         let mut tuner =
             Tuner::new(config.fetch_retries_max, config.fetch_bytes, geometry.response_slot_bytes);

@@ -1,8 +1,8 @@
 //! Splitting calls into messages and sending them to the server's mailbox.
 
-use farcall_verbs::Nanos;
+use farcall_verbs::{Nanos, with_sources};
 
-use super::calls::{CallOptions, State};
+use super::calls::{CallContext, State};
 use super::messages::{FetchState, Message, MessageKind};
 use super::{CallerState, ClientConnection};
 use crate::error::Broken;
@@ -19,7 +19,7 @@ struct Draft {
     call: u16,
     call_id: u64,
     method: u16,
-    options: CallOptions,
+    context: CallContext,
     kind: MessageKind,
     flags: RequestFlags,
     /// Numbers in front of the payload: see [`NUMBERS_BYTES`].
@@ -77,7 +77,7 @@ impl CallerState {
             call: at,
             call_id: record.id.0,
             method: record.method,
-            options: record.options,
+            context: record.context,
             kind: MessageKind::Execute,
             flags: flags | record.flags,
             numbers,
@@ -169,7 +169,7 @@ impl CallerState {
             call: u16::MAX,
             call_id,
             method: 0,
-            options: CallOptions::default(),
+            context: CallContext::default(),
             kind: MessageKind::Release,
             flags: RequestFlags::CONTINUE | RequestFlags::CANCEL,
             numbers: Some((0, 0)),
@@ -187,7 +187,7 @@ impl CallerState {
             call: u16::MAX,
             call_id: 0,
             method: 0,
-            options: CallOptions::default(),
+            context: CallContext::default(),
             kind: MessageKind::Collect,
             flags: RequestFlags::COLLECT,
             numbers: None,
@@ -209,7 +209,7 @@ impl CallerState {
         let is_compactable = self.end.as_ref().is_some_and(|end| end.compact)
             && !Q::NAMES_SESSION
             && draft.numbers.is_none()
-            && draft.options.trace_id == 0;
+            && draft.context.trace_id == 0;
         let is_known = self.messages.set_call_base(draft.call_id);
         if is_compactable && is_known {
             self.counters.compact.increment();
@@ -258,9 +258,9 @@ impl CallerState {
             call_id: draft.call_id,
             session: end.welcome.session.tag(),
             incarnation: end.welcome.incarnation as u32,
-            deadline_us: remaining_us(draft.options, now),
+            deadline_us: remaining_us(draft.context, now),
             crc: 0,
-            trace_id: draft.options.trace_id,
+            trace_id: draft.context.trace_id,
         };
         end.store_header(at, &header);
         let message =
@@ -280,7 +280,7 @@ impl CallerState {
         let Some(end) = self.end.as_mut() else { return };
         match Q::post(end, message) {
             Ok(ticket) => self.messages.at(message.seq).sent = ticket,
-            Err(error) => self.disconnect(Broken::Verbs(error.to_string())),
+            Err(error) => self.disconnect(Broken::Verbs(with_sources(&error))),
         }
     }
 
@@ -311,7 +311,7 @@ impl CallerState {
         };
         if message.kind == MessageKind::Execute {
             let record = self.calls.get(message.call);
-            header.deadline_us = remaining_us(record.options, now);
+            header.deadline_us = remaining_us(record.context, now);
             if record.state != State::Pending {
                 header.flags |= RequestFlags::CANCEL;
             }
@@ -326,8 +326,8 @@ impl CallerState {
 
 /// Returns the microseconds until the deadline, rounded up; at least 1 if there is a deadline, because 0 means none.
 #[inline]
-fn remaining_us(options: CallOptions, now: Nanos) -> u32 {
-    options.deadline.map_or(0, |deadline| {
+fn remaining_us(context: CallContext, now: Nanos) -> u32 {
+    context.deadline.map_or(0, |deadline| {
         let left_us = deadline.since(now).as_nanos().div_ceil(1_000);
         u32::try_from(left_us).unwrap_or(u32::MAX).max(1)
     })

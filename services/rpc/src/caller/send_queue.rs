@@ -70,12 +70,12 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caller::CallOptions;
+    use crate::caller::CallContext;
 
     #[test]
     fn orders_long_results_before_calls_that_have_not_begun() {
         let mut calls = Calls::new(4);
-        let begun: Vec<u16> = (0..4).filter_map(|_| calls.begin(1, CallOptions::default()).ok()).collect();
+        let begun: Vec<u16> = (0..4).filter_map(|_| calls.begin(1, CallContext::default()).ok()).collect();
         let mut queue = SendQueue::new(4);
         begun[..2].iter().for_each(|at| queue.push_call(*at));
         for at in &begun[2..] {

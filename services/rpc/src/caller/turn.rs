@@ -1,7 +1,7 @@
 //! Wake-ups between client and server, and completions.
 
 use farcall_link::{Completed, PostRefused};
-use farcall_verbs::{Nanos, Wc, WcStatus};
+use farcall_verbs::{Nanos, Wc, WcStatus, with_sources};
 
 use super::CallerState;
 use super::messages::FetchState;
@@ -37,7 +37,7 @@ impl CallerState {
                 return true;
             }
             Err(PostRefused::Full { .. }) => {}
-            Err(error) => self.disconnect(Broken::Verbs(error.to_string())),
+            Err(error) => self.disconnect(Broken::Verbs(with_sources(&error))),
         }
         false
     }
@@ -151,7 +151,8 @@ impl CallerState {
 
     /// Handles completions: completed READs, free send queue slots, wake-ups, failures.
     pub(super) fn poll_completions(&mut self) -> bool {
-        let Ok(got) = self.cq.poll(&mut self.wcs).map_err(|e| self.disconnect(Broken::Verbs(e.to_string())))
+        let Ok(got) =
+            self.cq.poll(&mut self.wcs).map_err(|e| self.disconnect(Broken::Verbs(with_sources(&e))))
         else {
             return true;
         };

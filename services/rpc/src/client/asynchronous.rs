@@ -14,8 +14,8 @@ use super::erased::any_caller;
 use super::preset_fallback::PresetFallback;
 use super::session::{ReconnectAction, Session};
 use super::shared::{SharedCall, SharedSession};
-use super::{ClientOptions, PerCall};
-use crate::caller::CallOptions;
+use super::{CallOptions, ClientOptions};
+use crate::caller::CallContext;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
 use crate::tune::Decision;
@@ -34,6 +34,8 @@ use crate::tune::Decision;
 pub struct AsyncClient {
     handle: Arc<Handle>,
 }
+
+farcall_verbs::opaque_debug!(AsyncClient);
 
 /// Dropping the last handle ends the task.
 struct Handle {
@@ -76,7 +78,7 @@ impl Drop for CancelOnDrop<'_> {
 struct AwaitedCall {
     method: u16,
     request: Vec<u8>,
-    options: PerCall,
+    options: CallOptions,
     usual_timeout: Option<Duration>,
     outcome: oneshot::Sender<std::result::Result<Vec<u8>, CallError>>,
 }
@@ -122,7 +124,7 @@ impl AsyncClient {
     /// # Errors
     /// Returns the errors of [`super::Client::call`].
     pub async fn call(&self, method: u16, request: &[u8]) -> std::result::Result<Vec<u8>, CallError> {
-        self.call_with(method, request, PerCall::default()).await
+        self.call_with(method, request, CallOptions::default()).await
     }
 
     /// Calls like [`AsyncClient::call`], with a timeout and a trace specified by the caller. The timeout starts when
@@ -134,7 +136,7 @@ impl AsyncClient {
         &self,
         method: u16,
         request: &[u8],
-        options: PerCall,
+        options: CallOptions,
     ) -> std::result::Result<Vec<u8>, CallError> {
         if self.handle.made_in.is_inherited() {
             return Err(CallError::NotSent(Broken::Forked));
@@ -175,8 +177,8 @@ impl SharedCall for AwaitedCall {
         &self.request
     }
 
-    fn options(&self, now: Nanos) -> CallOptions {
-        self.options.from(now, self.usual_timeout)
+    fn context(&self, now: Nanos) -> CallContext {
+        self.options.context(now, self.usual_timeout)
     }
 
     fn is_wanted(&self) -> bool {

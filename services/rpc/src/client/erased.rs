@@ -5,7 +5,7 @@ use std::ops::DerefMut;
 use farcall_link::{Batching, Nic};
 use farcall_verbs::{Endpoint, MonotonicClock, Nanos, Progress};
 
-use crate::caller::{BatchCaller, CallId, CallOptions, Caller, CallerState, Completion};
+use crate::caller::{BatchCaller, CallContext, CallId, Caller, CallerState, Completion};
 use crate::config::CallerConfig;
 use crate::error::{CallError, ConnectError};
 use crate::paths::{Path, for_plan};
@@ -18,7 +18,7 @@ pub trait AnyCaller: Endpoint + DerefMut<Target = CallerState> + Send {
         &mut self,
         method: u16,
         payload: &[u8],
-        options: CallOptions,
+        context: CallContext,
         now: Nanos,
     ) -> Result<CallId, CallError>;
 
@@ -56,10 +56,10 @@ impl<P: Path> AnyCaller for Caller<P> {
         &mut self,
         method: u16,
         payload: &[u8],
-        options: CallOptions,
+        context: CallContext,
         now: Nanos,
     ) -> Result<CallId, CallError> {
-        Self::submit(self, method, payload, options, now)
+        Self::submit(self, method, payload, context, now)
     }
 
     fn probe(&mut self, clock: &MonotonicClock) {
@@ -98,10 +98,10 @@ impl<P: Path> AnyCaller for BatchCaller<P> {
         &mut self,
         method: u16,
         payload: &[u8],
-        options: CallOptions,
+        context: CallContext,
         now: Nanos,
     ) -> Result<CallId, CallError> {
-        Self::submit(self, method, payload, options, now)
+        Self::submit(self, method, payload, context, now)
     }
 
     fn probe(&mut self, clock: &MonotonicClock) {

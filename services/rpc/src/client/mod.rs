@@ -27,7 +27,7 @@ pub use asynchronous::AsyncClient;
 pub use blocking::{BatchClient, Client, ClientOf, NothingOutstanding, StaticClient};
 pub use dispatcher::{Dispatcher, Requester, ServerThread};
 pub use erased::{AnyCaller, any_caller};
-pub use options::{ClientOptions, PerCall, Verbs};
+pub use options::{CallOptions, ClientOptions, Verbs};
 #[cfg(feature = "tokio")]
 pub use servers::{AsyncServers, LoadBalancing, Retry};
 

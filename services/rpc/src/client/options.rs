@@ -6,7 +6,7 @@ use farcall_link::{BatchConfig, Batching, Plan, WaitStrategy};
 use farcall_verbs::Nanos;
 
 use super::TURNS;
-use crate::caller::CallOptions;
+use crate::caller::CallContext;
 use crate::config::{CallerConfig, options};
 use crate::tune::LinkProfile;
 
@@ -37,16 +37,28 @@ options! {
     }
 }
 
-/// Options of a call in addition to method and request, for callers without a clock.
+/// Options of a call in addition to method and request.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use farcall_rpc::CallOptions;
+/// let options = CallOptions::new().timeout(Duration::from_millis(50)).trace_id(7);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PerCall {
+#[non_exhaustive]
+pub struct CallOptions {
     /// How long the call may take; `None`: [`ClientOptions::call_timeout`].
     pub timeout: Option<Duration>,
     /// The trace that the call belongs to; 0: none.
     pub trace_id: u64,
 }
 
-impl PerCall {
+impl CallOptions {
+    /// Returns the defaults: the timeout of the client, and no trace.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// Sets how long the call may take.
     #[must_use]
     pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
@@ -61,10 +73,11 @@ impl PerCall {
         self
     }
 
-    /// Returns the options of a call that begins now; `usual` is the timeout if this specifies none.
-    pub(crate) fn from(self, now: Nanos, usual: Option<Duration>) -> CallOptions {
+    /// Returns the context of a call that begins now; `usual` is the timeout if this specifies none.
+    #[inline]
+    pub(crate) fn context(self, now: Nanos, usual: Option<Duration>) -> CallContext {
         let timeout = self.timeout.or(usual);
-        CallOptions { deadline: timeout.map(|timeout| now + timeout), trace_id: self.trace_id }
+        CallContext { deadline: timeout.map(|timeout| now + timeout), trace_id: self.trace_id }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use farcall_link::bootstrap::{BootstrapError, Hello, RefusalKind};
 use farcall_link::{Nic, PRESETS, Plan, Preset};
-use farcall_verbs::Error;
+use farcall_verbs::{Error, with_sources};
 
 use super::options::{ClientOptions, Verbs};
 use crate::error::ConnectError;
@@ -31,7 +31,7 @@ impl PresetFallback {
             Some(given) => (Some(given), "the costs of the profile given".to_owned()),
             None => find_profile(&Scope::of(nic, Peer::at(address))),
         };
-        let decision = choose(&presets.options.config.plan, nic.provider, profile, &source);
+        let decision = choose(&presets.options.config.plan, nic.provider(), profile, &source);
         presets.left = others_by_distance(&decision.plan).into_iter();
         presets.decide(decision);
         Ok(presets)
@@ -70,7 +70,8 @@ impl PresetFallback {
             return false;
         }
         let (Some(mut decision), Some(next)) = (self.decision.take(), self.left.next()) else { return false };
-        decision.because = format!("{} cannot be had ({error}); {}", decision.preset(), decision.because);
+        decision.because =
+            format!("{} cannot be had ({}); {}", decision.preset(), with_sources(error), decision.because);
         decision.plan = with_paths_of(next, decision.plan);
         self.decide(decision);
         true

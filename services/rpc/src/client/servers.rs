@@ -6,10 +6,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use farcall_link::{Backoff, Nic};
+use farcall_verbs::with_sources;
 use tokio::sync::Mutex;
 
 use super::addresses::{Addresses, SERVERS_MAX};
-use super::{AsyncClient, ClientOptions, PerCall};
+use super::{AsyncClient, CallOptions, ClientOptions};
 use crate::error::{Broken, CallError};
 use crate::wire::Status;
 
@@ -48,6 +49,8 @@ pub struct AsyncServers {
     shared: Arc<Shared>,
     retry: Retry,
 }
+
+farcall_verbs::opaque_debug!(AsyncServers);
 
 struct Shared {
     nic: Nic,
@@ -157,7 +160,7 @@ impl AsyncServers {
     /// # Errors
     /// Returns the errors of [`AsyncClient::call`]; that of the last server, if none could be called.
     pub async fn call(&self, method: u16, request: &[u8]) -> Result<Vec<u8>, CallError> {
-        self.call_with(method, request, PerCall::default()).await
+        self.call_with(method, request, CallOptions::default()).await
     }
 
     /// Calls like [`AsyncServers::call`], with a timeout for all attempts together, and a trace specified by the
@@ -169,7 +172,7 @@ impl AsyncServers {
         &self,
         method: u16,
         request: &[u8],
-        options: PerCall,
+        options: CallOptions,
     ) -> Result<Vec<u8>, CallError> {
         let shared = &self.shared;
         let first = shared.next.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +205,7 @@ impl AsyncServers {
         key: &[u8],
         method: u16,
         request: &[u8],
-        options: PerCall,
+        options: CallOptions,
     ) -> Result<Vec<u8>, CallError> {
         let members = self.members();
         self.shared.call_at(&members[of_key(&members, key)], method, request, options).await
@@ -296,7 +299,7 @@ impl Shared {
         first: usize,
         method: u16,
         request: &[u8],
-        options: PerCall,
+        options: CallOptions,
         deadline: Option<Instant>,
     ) -> Result<Vec<u8>, CallError> {
         let mut tried = 0u64;
@@ -318,7 +321,7 @@ impl Shared {
         member: &Member,
         method: u16,
         request: &[u8],
-        options: PerCall,
+        options: CallOptions,
     ) -> Result<Vec<u8>, CallError> {
         let _in_flight = InFlightGuard::at(member);
         let outcome = match self.client_of(member).await {
@@ -344,7 +347,7 @@ impl Shared {
         let connected = AsyncClient::connect(&self.nic, member.address.clone(), self.options.clone()).await;
         match connected {
             Ok(connected) => Ok(client.insert(connected).clone()),
-            Err(error) => Err(CallError::NotSent(Broken::Unreachable(error.to_string()))),
+            Err(error) => Err(CallError::NotSent(Broken::Unreachable(with_sources(&error)))),
         }
     }
 }

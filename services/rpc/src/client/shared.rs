@@ -7,7 +7,7 @@ use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
 
 use super::erased::AnyCaller;
 use super::session::Session;
-use crate::caller::{CallId, CallOptions};
+use crate::caller::{CallContext, CallId};
 use crate::error::{Broken, CallError};
 use crate::wire::Status;
 
@@ -20,7 +20,7 @@ pub(super) trait SharedCall {
 
     fn request(&self) -> &[u8];
 
-    fn options(&self, now: Nanos) -> CallOptions;
+    fn context(&self, now: Nanos) -> CallContext;
 
     /// Returns whether a caller still waits for the outcome.
     fn is_wanted(&self) -> bool;
@@ -52,7 +52,7 @@ impl<W: SharedCall> SharedSession<W> {
             if !call.is_wanted() {
                 continue;
             }
-            match self.session.caller.submit(call.method(), call.request(), call.options(now), now) {
+            match self.session.caller.submit(call.method(), call.request(), call.context(now), now) {
                 Ok(id) => drop(self.waiting.insert(id, call)),
                 Err(CallError::WindowFull { .. }) => {
                     self.queue.push_front(call);

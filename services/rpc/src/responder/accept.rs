@@ -10,7 +10,7 @@ use farcall_link::{
     Connection, Geometry, Plan, PolledWord, QpSizes, RemoteRegion, RequestPath, ResponsePath, Ticket,
     Transport,
 };
-use farcall_verbs::{Access, Clock, Nanos};
+use farcall_verbs::{Access, Clock, Nanos, with_sources};
 
 use super::doorbell_bytes::DoorbellByte;
 use super::drain::Phase;
@@ -44,7 +44,7 @@ struct ClientTransport {
 
 /// Converts a local failure into a refusal.
 fn no_resources(what: &str) -> impl Fn(farcall_verbs::Error) -> Refusal + '_ {
-    move |error| RefusalKind::Resources.because(format!("{what}: {error}"))
+    move |error| RefusalKind::Resources.because(format!("{what}: {}", with_sources(&error)))
 }
 
 impl<H: Handler, C: Clock> Responder<H, C> {
@@ -104,10 +104,11 @@ impl<H: Handler, C: Clock> Responder<H, C> {
         if self.phase != Phase::Serving {
             return Err(RefusalKind::GoingAway.because("the server drains"));
         }
-        if hello.provider != self.nic.provider {
+        if hello.provider != self.nic.provider() {
             return Err(RefusalKind::Provider.because(format!(
                 "the client is on {}, the server on {}",
-                hello.provider, self.nic.provider
+                hello.provider,
+                self.nic.provider()
             )));
         }
         let preset = hello.plan.preset().map_err(|refused| RefusalKind::Plan.because(refused.to_string()))?;
@@ -146,7 +147,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             )));
         }
         // Before memory is allocated for the client, and before anything is disclosed to it.
-        self.nic.context.check_owner(hello.qp.gid(), hello.qp.qp_num).map_err(no_resources("client"))?;
+        self.nic.context().check_owner(hello.qp.gid(), hello.qp.qp_num).map_err(no_resources("client"))?;
         let plan = Plan { geometry, ..hello.plan };
         if plan.response != ResponsePath::Datagram {
             return Ok(plan);
@@ -157,7 +158,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
             );
         };
         // The same check for the queue pair that results are sent to.
-        self.nic.context.check_owner(client.gid(), client.qp_num).map_err(no_resources("client"))?;
+        self.nic.context().check_owner(client.gid(), client.qp_num).map_err(no_resources("client"))?;
         Ok(plan.with_mtu(self.nic.mtu().min(client.mtu())))
     }
 
@@ -201,7 +202,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     }
 
     fn random(&self) -> Result<[u8; 16], Refusal> {
-        let bytes = self.nic.entropy.bytes();
+        let bytes = self.nic.entropy().bytes();
         bytes.map_err(|e| RefusalKind::Resources.because(e.to_string()))
     }
 
@@ -373,7 +374,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     fn welcome_of(&self, qp: QpInfo, session: &Session, plan: Plan, features: Features) -> Welcome {
         let config = &self.engine.config;
         Welcome {
-            provider: self.nic.provider.to_owned(),
+            provider: self.nic.provider().to_owned(),
             qp,
             grants: Grants { messages: session.mailbox.remote(), results: session.results.remote() },
             plan,

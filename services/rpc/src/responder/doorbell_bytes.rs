@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farcall_link::bootstrap::{Refusal, RefusalKind};
 use farcall_link::{Nic, Region, RemoteRegion};
-use farcall_verbs::Access;
+use farcall_verbs::{Access, with_sources};
 
 use crate::wire::Seq;
 
@@ -80,10 +80,12 @@ impl DoorbellBytes {
             Some(region) => Arc::clone(region),
             None => {
                 let len_bytes = most.next_multiple_of(BYTES_OF_WORD);
-                let region = Region::alloc(&*nic.pd, len_bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE)
-                    .map_err(|error| {
-                    RefusalKind::Resources.because(format!("bytes of mailboxes: {error}"))
-                })?;
+                let region =
+                    Region::alloc(&**nic.pd(), len_bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE)
+                        .map_err(|error| {
+                            RefusalKind::Resources
+                                .because(format!("bytes of mailboxes: {}", with_sources(&error)))
+                        })?;
                 Arc::clone(self.region.insert(Arc::new(region)))
             }
         };

@@ -3,7 +3,7 @@
 use farcall_link::{
     Connection, LocalSlice, Nic, PolledWord, PostRefused, RegionId, Remote, RemoteRegion, Ticket,
 };
-use farcall_verbs::Nanos;
+use farcall_verbs::{Nanos, with_sources};
 
 use super::ConnectionId;
 use super::doorbell_bytes::DoorbellByte;
@@ -109,7 +109,7 @@ impl ServerConnection {
             Err(error) => {
                 let is_full =
                     |qp: &DedicatedQp| qp.connection.failure().is_none() && qp.connection.room() == 0;
-                debug_assert!(!self.dedicated_qp.as_ref().is_some_and(is_full), "{error}");
+                debug_assert!(!self.dedicated_qp.as_ref().is_some_and(is_full), "{}", with_sources(&error));
             }
         }
     }

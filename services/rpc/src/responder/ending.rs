@@ -1,7 +1,7 @@
 //! The end of connections: draining them, retaining their sessions for their clients, and expiring sessions and calls.
 
 use farcall_link::bootstrap::{Refusal, RefusalKind};
-use farcall_verbs::{Clock, Error, Nanos};
+use farcall_verbs::{Clock, Error, Nanos, with_sources};
 
 use super::{ConnectionId, DetachedSession, Handler, Open, Responder, ResponderEvent, ServerConnection};
 use crate::error::Broken;
@@ -97,7 +97,7 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     #[cold]
     pub(super) fn fail_all(&mut self, error: &Error, now: Nanos) {
         while !self.connections.is_empty() {
-            self.end(0, Broken::Verbs(error.to_string()), None, Some(now));
+            self.end(0, Broken::Verbs(with_sources(&error)), None, Some(now));
         }
     }
 }

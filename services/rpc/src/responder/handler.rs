@@ -105,6 +105,8 @@ pub struct Reply<'a> {
     begins_at: usize,
 }
 
+farcall_verbs::opaque_debug!(Reply<'_>);
+
 /// Where a result may be written.
 pub(super) struct ResultBuffer {
     pub payload_at: usize,

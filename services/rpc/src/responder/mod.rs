@@ -155,10 +155,10 @@ impl<H: Handler, C: Clock> Responder<H, C> {
     /// # Errors
     /// Returns an error if the completion queue or the channel cannot be created.
     pub fn new(nic: Nic, config: ResponderConfig, incarnation: u64, handler: H, clock: C) -> Result<Self> {
-        let channel = nic.context.create_comp_channel()?;
+        let channel = nic.context().create_comp_channel()?;
         let most = config.connections_max.saturating_mul(COMPLETIONS_OF_CONNECTION);
-        let cqe = u32::try_from(most.max(COMPLETIONS_MIN)).unwrap_or(u32::MAX).min(nic.attr.max_cqe);
-        let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
+        let cqe = u32::try_from(most.max(COMPLETIONS_MIN)).unwrap_or(u32::MAX).min(nic.attr().max_cqe);
+        let cq = nic.context().create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
         Ok(Self {
             nic,
             cq,

@@ -75,7 +75,7 @@ impl Session {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let lead_bytes = connection as usize % LINES_OF_PAGE * LINE_BYTES;
         let len_bytes = [mailbox_bytes, responses_bytes];
-        let [mailbox, results] = Region::alloc_two(&*nic.pd, lead_bytes, len_bytes, access)?;
+        let [mailbox, results] = Region::alloc_two(&**nic.pd(), lead_bytes, len_bytes, access)?;
         Ok((Arc::new(mailbox), Arc::new(results)))
     }
 

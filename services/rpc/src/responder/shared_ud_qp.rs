@@ -161,8 +161,8 @@ impl SharedUdQp {
 impl Open {
     fn new(nic: &Nic, cq: &dyn RawCq, memory: MemoryPolicy) -> Result<Self, Error> {
         let config = QpSizes {
-            send_depth: SEND_DEPTH.min(nic.attr.max_qp_wr),
-            recv_depth: RECEIVES.min(nic.attr.max_qp_wr),
+            send_depth: SEND_DEPTH.min(nic.attr().max_qp_wr),
+            recv_depth: RECEIVES.min(nic.attr().max_qp_wr),
             sges_max: 1,
             signal_every: memory.signal_every.max(1),
             inline_max_bytes: memory.inline_max_bytes,
@@ -177,9 +177,9 @@ impl Open {
 impl Receives {
     /// Posts the receives, each for a datagram of maximum length.
     fn post(pair: &mut Datagrams, nic: &Nic) -> Result<Self, Error> {
-        let count = RECEIVES.min(nic.attr.max_qp_wr) as usize;
+        let count = RECEIVES.min(nic.attr().max_qp_wr) as usize;
         let bytes = Datagrams::HEADER_BYTES + nic.mtu().bytes() as usize;
-        let memory = Arc::new(Region::alloc(&*nic.pd, count * bytes, Access::LOCAL_WRITE)?);
+        let memory = Arc::new(Region::alloc(&**nic.pd(), count * bytes, Access::LOCAL_WRITE)?);
         let id = pair.attach(Arc::clone(&memory));
         let inbox = Inbox::of_slots(pair, id, bytes as u32, count)?;
         Ok(Self { inbox, memory })

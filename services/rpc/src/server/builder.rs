@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 
 use farcall_drive::{AuthorizeUser, ListenConfig, Listener, Pollers, Stop, WakeQueue, on_termination};
 use farcall_link::{Nic, WaitStrategy, os_random};
-use farcall_verbs::MonotonicClock;
+use farcall_verbs::{MonotonicClock, with_sources};
 use thiserror::Error;
 
 use super::thread::{ResponderParts, Start, ThreadEndpoint, run};
@@ -20,7 +20,7 @@ use crate::responder::Handler;
 #[non_exhaustive]
 pub enum ServerError {
     /// The server cannot listen on the address.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: String,
@@ -32,7 +32,7 @@ pub enum ServerError {
     #[error(transparent)]
     Verbs(#[from] farcall_verbs::Error),
     /// A thread, descriptor or random number could not be obtained.
-    #[error("cannot start a server thread: {0}")]
+    #[error("cannot start a server thread")]
     System(#[from] io::Error),
 }
 
@@ -151,9 +151,9 @@ impl ServerBuilder {
         let inboxes = (0..self.threads).map(|_| WakeQueue::new()).collect::<io::Result<Vec<_>>>()?;
         let failed = |source| ServerError::Listen { address: self.address.clone(), source };
         let address = resolve(&self.address).map_err(failed)?;
-        let context = Arc::clone(&nic.context);
+        let context = Arc::clone(nic.context());
         let judge: AuthorizeUser =
-            Box::new(move |user| context.check_user(user).map_err(|error| error.to_string()));
+            Box::new(move |user| context.check_user(user).map_err(|error| with_sources(&error)));
         let listener =
             Listener::start(address, inboxes.clone(), self.listen.clone(), judge).map_err(failed)?;
         let shared = Arc::new(Shared { drain: AtomicBool::new(false), inboxes, stop: Stop::new()? });

@@ -27,6 +27,8 @@ pub struct Server {
     address: SocketAddr,
 }
 
+farcall_verbs::opaque_debug!(Server { address });
+
 /// Shared state to stop or drain a server from any thread.
 struct Shared {
     drain: AtomicBool,
@@ -37,6 +39,8 @@ struct Shared {
 /// Drains a server from another thread.
 #[derive(Clone)]
 pub struct DrainHandle(Arc<Shared>);
+
+farcall_verbs::opaque_debug!(DrainHandle);
 
 impl DrainHandle {
     /// See [`Server::drain`].

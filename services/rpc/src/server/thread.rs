@@ -7,7 +7,9 @@ use std::sync::{Arc, mpsc};
 use farcall_drive::{BootstrapEvent, BootstrapId, BootstrapSender, Driver, Pollers, pin_to_core};
 use farcall_link::bootstrap::PostHandshakeMessage;
 use farcall_link::{Nic, WaitStrategy};
-use farcall_verbs::{Endpoint, Error, MonotonicClock, Nanos, Progress, Result, WaitSet, WakeProbe};
+use farcall_verbs::{
+    Endpoint, Error, MonotonicClock, Nanos, Progress, Result, WaitSet, WakeProbe, with_sources,
+};
 
 use super::Shared;
 use crate::config::ResponderConfig;
@@ -101,7 +103,7 @@ pub(super) fn run<E: ThreadEndpoint>(
     let mut driver = Driver::with_pollers(clock, waiting, pollers, stop);
     // An error here means that the system cannot sleep on a descriptor, so the thread cannot continue.
     if let Err(error) = driver.run_until(&mut thread_loop, ServerThread::is_drained) {
-        tracing::error!(thread, "the server thread ended: {error}");
+        tracing::error!(thread, "the server thread ended: {}", with_sources(&error));
     }
     thread_loop.forward_events();
 }

@@ -12,7 +12,7 @@ use super::codec::{decode, request, take};
 use super::description::Description;
 use super::pages::read_head;
 use super::{CLOSE_STREAM, DESCRIBE, NEXT_PAGE};
-use crate::client::{Client, ClientOptions, PerCall};
+use crate::client::{CallOptions, Client, ClientOptions};
 use crate::error::{CallError, ConnectError, Executed};
 use crate::wire::Status;
 
@@ -52,7 +52,7 @@ pub enum ServiceError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The request for the server's description failed.
-    #[error("the server cannot be asked what it serves: {0}")]
+    #[error("the server does not describe its service")]
     Call(#[from] CallError),
     /// The server provides a different service.
     #[error("{0}; use a client and a server of one version of the service")]
@@ -76,8 +76,10 @@ pub struct TypedClient {
     client: Client,
     request: Vec<u8>,
     reply: Vec<u8>,
-    options: PerCall,
+    options: CallOptions,
 }
+
+farcall_verbs::opaque_debug!(TypedClient);
 
 impl Deref for TypedClient {
     type Target = Client;
@@ -108,11 +110,11 @@ impl TypedClient {
         let mut reply = Vec::new();
         client.call(DESCRIBE, &[], &mut reply).map_err(ServiceError::of_describing)?;
         description.check(&reply).map_err(ServiceError::OtherService)?;
-        Ok(Self { client, request: Vec::new(), reply, options: PerCall::default() })
+        Ok(Self { client, request: Vec::new(), reply, options: CallOptions::default() })
     }
 
     /// Sets the options of all further calls.
-    pub fn set_options(&mut self, options: PerCall) {
+    pub fn set_options(&mut self, options: CallOptions) {
         self.options = options;
     }
 
@@ -136,11 +138,7 @@ impl TypedClient {
     #[inline]
     fn exchange(&mut self, method: u16) -> Result<(), CallError> {
         self.reply.clear();
-        if self.options == PerCall::default() {
-            return self.client.call(method, &self.request, &mut self.reply);
-        }
-        let options = self.client.options(self.options);
-        self.client.call_with(method, &self.request, &mut self.reply, options)
+        self.client.call_with(method, &self.request, &mut self.reply, self.options)
     }
 
     /// Calls a method whose results are a stream.

@@ -24,7 +24,7 @@ pub use server::{Incoming, Service, Typed};
 #[cfg(feature = "tokio")]
 pub use tasks::{AsyncPages, TypedAsyncClient};
 
-pub use crate::client::{ClientOptions, PerCall};
+pub use crate::client::{CallOptions, ClientOptions};
 pub use crate::error::HandlerError;
 
 /// Methods of the library: the description, the next page of a stream, and the early end of a stream.

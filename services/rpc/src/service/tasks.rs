@@ -10,15 +10,17 @@ use super::client::{Failed, Page, ServiceError};
 use super::codec::{decode, request};
 use super::description::Description;
 use super::{CLOSE_STREAM, DESCRIBE, NEXT_PAGE};
-use crate::client::{AsyncClient, ClientOptions, PerCall};
+use crate::client::{AsyncClient, CallOptions, ClientOptions};
 
 /// An [`AsyncClient`] that calls the methods of a service. The attribute generates a type with methods that contains
 /// it.
 #[derive(Clone)]
 pub struct TypedAsyncClient {
     client: AsyncClient,
-    options: PerCall,
+    options: CallOptions,
 }
+
+farcall_verbs::opaque_debug!(TypedAsyncClient);
 
 impl TypedAsyncClient {
     /// Connects, and requests the server's description.
@@ -34,12 +36,12 @@ impl TypedAsyncClient {
         let client = AsyncClient::connect(nic, address, options).await?;
         let described = client.call(DESCRIBE, &[]).await.map_err(ServiceError::of_describing)?;
         description.check(&described).map_err(ServiceError::OtherService)?;
-        Ok(Self { client, options: PerCall::default() })
+        Ok(Self { client, options: CallOptions::default() })
     }
 
     /// Returns this client with other options for its calls.
     #[must_use]
-    pub fn with_options(&self, options: PerCall) -> Self {
+    pub fn with_options(&self, options: CallOptions) -> Self {
         Self { client: self.client.clone(), options }
     }
 

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use farcall_shm::trusted_variable;
+use farcall_verbs::with_sources;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -72,10 +73,10 @@ struct PostingLine {
 #[non_exhaustive]
 pub enum ProfileError {
     /// The file cannot be read.
-    #[error("cannot read the profile: {0}")]
+    #[error("cannot read the profile")]
     Unreadable(#[from] std::io::Error),
     /// The file is not a profile.
-    #[error("the file is no profile: {0}")]
+    #[error("the file is no profile")]
     NotOne(#[from] serde_json::Error),
     /// The profile is valid for another device, peer or version.
     #[error("it is of {what} {there:?}, this is {here:?}")]
@@ -114,7 +115,7 @@ impl Peer {
 impl Scope {
     /// Returns the scope of a device and of servers there.
     pub fn of(nic: &Nic, peer: Peer) -> Self {
-        Self { device: format!("{}/{}", nic.provider, nic.device), peer }
+        Self { device: format!("{}/{}", nic.provider(), nic.device()), peer }
     }
 
     /// Returns the default path of the profile: in `$XDG_CACHE_HOME/farcall`, or `~/.cache/farcall`. `None` if neither
@@ -232,9 +233,13 @@ fn read_profile(path: &Path, scope: &Scope) -> (Option<LinkProfile>, String) {
         Err(ProfileError::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => {
             (None, format!("the usual costs, for there is no profile {place}; farcall tune writes one"))
         }
-        Err(error) => {
-            (None, format!("the usual costs, for {place} is ignored: {error}; farcall tune writes a new one"))
-        }
+        Err(error) => (
+            None,
+            format!(
+                "the usual costs, for {place} is ignored: {}; farcall tune writes a new one",
+                with_sources(&error)
+            ),
+        ),
     }
 }
 

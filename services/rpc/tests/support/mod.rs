@@ -230,7 +230,7 @@ impl World {
         method: u16,
         payload: &[u8],
     ) -> Result<Vec<u8>, CallError> {
-        let id = client.submit(method, payload, CallOptions::default(), self.now())?;
+        let id = client.submit(method, payload, CallContext::default(), self.now())?;
         let (ended, result) = self.finish(client);
         assert_eq!(ended, id);
         result

@@ -43,7 +43,7 @@ impl Rogue {
 
     pub fn connect_with(world: &mut World, preset: &str, features: Features) -> Self {
         let nic = world.nic.clone();
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
+        let cq = nic.context().create_cq(&CqInitAttr { cqe: 256, channel: None }).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let config = QpSizes {
             send_depth: 64,
@@ -56,11 +56,11 @@ impl Rogue {
         let mut qp = Connection::new(&nic, farcall_link::Transport::Rc, &*cq, config, None).unwrap();
         qp.post_empty_receives(config.recv_depth).unwrap();
         let plan = Plan::named(preset).unwrap();
-        let memory = Arc::new(Region::alloc(&*nic.pd, 65_536, Access::LOCAL_WRITE).unwrap());
-        let replies = Arc::new(Region::alloc(&*nic.pd, plan.geometry.responses_bytes(), access).unwrap());
+        let memory = Arc::new(Region::alloc(&**nic.pd(), 65_536, Access::LOCAL_WRITE).unwrap());
+        let replies = Arc::new(Region::alloc(&**nic.pd(), plan.geometry.responses_bytes(), access).unwrap());
         let memory_id = qp.attach(Arc::clone(&memory));
         let hello = Hello {
-            provider: nic.provider.into(),
+            provider: nic.provider().into(),
             qp: qp.info(&nic),
             grants: Grants { messages: replies.remote(), ..Grants::default() },
             plan,

@@ -19,7 +19,7 @@ pub struct Sender {
 
 impl Sender {
     pub fn new(nic: &Nic) -> Self {
-        let cq = nic.context.create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
+        let cq = nic.context().create_cq(&CqInitAttr { cqe: 64, channel: None }).unwrap();
         let config = QpSizes {
             send_depth: 16,
             recv_depth: 0,
@@ -30,7 +30,7 @@ impl Sender {
         };
         let mut pair = Datagrams::new(nic, &*cq, config, None).unwrap();
         pair.start().unwrap();
-        let memory = Arc::new(Region::alloc(&*nic.pd, 4_096, Access::LOCAL_WRITE).unwrap());
+        let memory = Arc::new(Region::alloc(&**nic.pd(), 4_096, Access::LOCAL_WRITE).unwrap());
         let memory_id = pair.attach(Arc::clone(&memory));
         Self { pair, cq, memory, memory_id, to: None }
     }

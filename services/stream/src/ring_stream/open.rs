@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use farcall_link::bootstrap::{Refusal, RefusalKind, StreamEnd};
 use farcall_link::{Connection, Nic, QpSizes, Region, Transport};
-use farcall_verbs::{Access, CompChannel, CqInitAttr, Error, Nanos, ProtectionDomain, RawCq, Wc};
+use farcall_verbs::{
+    Access, CompChannel, CqInitAttr, Error, Nanos, ProtectionDomain, RawCq, Wc, with_sources,
+};
 
 use super::{COMPLETIONS_AT_ONCE, RingStream};
 use crate::backoff_sleep::BackoffSleep;
@@ -50,29 +52,30 @@ impl UnconnectedStream {
     /// # Errors
     /// Returns an error if the device cannot create one of them.
     pub fn new(nic: &Nic, config: StreamConfig) -> Result<Self, Error> {
-        let channel = nic.context.create_comp_channel()?;
+        let channel = nic.context().create_comp_channel()?;
         let cqe = SEND_DEPTH + RECEIVES + 8;
-        let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
+        let cq = nic.context().create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
         let pair = QpSizes {
             send_depth: SEND_DEPTH,
             recv_depth: RECEIVES,
             sges_max: 1,
             signal_every: 16,
-            inline_max_bytes: inline_bytes(nic.attr.max_inline_data),
+            inline_max_bytes: inline_bytes(nic.attr().max_inline_data),
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         };
         let mut connection = Connection::new(nic, Transport::Rc, &*cq, pair, None)?;
         connection.post_empty_receives(RECEIVES)?;
         let ring_bytes = config.ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let [words, bytes] = Region::alloc_two(&*nic.pd, 0, [WORDS_BYTES, ring_bytes], access)?.map(Arc::new);
+        let [words, bytes] =
+            Region::alloc_two(&**nic.pd(), 0, [WORDS_BYTES, ring_bytes], access)?.map(Arc::new);
         Ok(Self { nic: nic.clone(), config, connection, cq, channel, words, bytes })
     }
 
     /// Returns the parameters to send to the other end.
     pub fn end(&self) -> StreamEnd {
         StreamEnd {
-            provider: self.nic.provider.to_owned(),
+            provider: self.nic.provider().to_owned(),
             qp: self.connection.info(&self.nic),
             words: self.words.remote(),
             ring: self.bytes.remote(),
@@ -91,14 +94,14 @@ impl UnconnectedStream {
         // The server sends nothing before this control word has arrived.
         let sent =
             stream.send_half.write_word(&mut stream.connection, WAKE_REQUEST, WakeRequest::FIRST.encode());
-        sent.map_err(|error| Error::invalid("open stream", error.to_string()))?;
+        sent.map_err(|error| Error::invalid("open stream", with_sources(&error)))?;
         Ok(Stream::through_rings(stream))
     }
 
     fn connect_to(mut self, theirs: &StreamEnd, is_ready: bool) -> Result<RingStream, Error> {
         self.connection.connect(&self.nic, &theirs.qp)?;
         let ours = self.end();
-        let local = allocate_send_ring(&*self.nic.pd, &self.config, theirs.ring.len_bytes)?;
+        let local = allocate_send_ring(&**self.nic.pd(), &self.config, theirs.ring.len_bytes)?;
         let local_id = self.connection.attach(Arc::clone(&local));
         let max_bytes = self.config.ring_bytes_max.min(RING_BYTES_MAX);
         let ring = ReceiveRing::new(self.bytes, max_bytes);
@@ -107,7 +110,7 @@ impl UnconnectedStream {
         let probe = ours.is_in_order.then(|| Arc::new(StreamProbe::new(Arc::clone(&self.words))));
         Ok(RingStream {
             recv_half: RecvHalf::new(self.words, ring, ours.is_in_order, wake_receiver),
-            pd: self.nic.pd,
+            pd: Arc::clone(self.nic.pd()),
             send_half: SendHalf::new(local, local_id, theirs.words, theirs.ring, wake_sender, is_ready),
             connection: self.connection,
             cq: self.cq,
@@ -137,7 +140,7 @@ impl RingStream {
     /// Returns the refusal to send to the client.
     pub fn accept(nic: &Nic, config: StreamConfig, theirs: &StreamEnd) -> Result<(Self, StreamEnd), Refusal> {
         check(nic, theirs)?;
-        let no_resources = |error: Error| RefusalKind::Resources.because(error.to_string());
+        let no_resources = |error: Error| RefusalKind::Resources.because(with_sources(&error));
         let unconnected = UnconnectedStream::new(nic, config).map_err(no_resources)?;
         let ours = unconnected.end();
         Ok((unconnected.connect_to(theirs, false).map_err(no_resources)?, ours))
@@ -146,8 +149,8 @@ impl RingStream {
 
 /// Validates the parameters of the other end.
 fn check(nic: &Nic, theirs: &StreamEnd) -> Result<(), Refusal> {
-    if theirs.provider != nic.provider {
-        let why = format!("one end is on {}, the other on {}", theirs.provider, nic.provider);
+    if theirs.provider != nic.provider() {
+        let why = format!("one end is on {}, the other on {}", theirs.provider, nic.provider());
         return Err(RefusalKind::Provider.because(why));
     }
     if !theirs.words.holds(0, WORDS_BYTES as u64) {
@@ -159,8 +162,8 @@ fn check(nic: &Nic, theirs: &StreamEnd) -> Result<(), Refusal> {
         let why = format!("a ring of {ring} bytes, not of {RING_BYTES_MIN} to {most}");
         return Err(RefusalKind::OutOfRange.because(why));
     }
-    let owner = nic.context.check_owner(theirs.qp.gid(), theirs.qp.qp_num);
-    owner.map_err(|error| RefusalKind::Resources.because(format!("peer: {error}")))
+    let owner = nic.context().check_owner(theirs.qp.gid(), theirs.qp.qp_num);
+    owner.map_err(|error| RefusalKind::Resources.because(format!("peer: {}", with_sources(&error))))
 }
 
 /// Returns whether `len_bytes` is a valid length of a ring.

@@ -1,6 +1,7 @@
 //! Reading and writing. The methods are documented at [`crate::Stream`].
 
 use farcall_link::PostRefused;
+use farcall_verbs::with_sources;
 
 use super::RingStream;
 use crate::error::{Broken, StreamError};
@@ -86,7 +87,7 @@ impl RingStream {
 
     #[cold]
     pub(super) fn refused(&mut self, error: PostRefused) -> StreamError {
-        let broken = Broken::Verbs(error.to_string());
+        let broken = Broken::Verbs(with_sources(&error));
         self.mark_broken(broken.clone());
         StreamError::Reset(broken)
     }

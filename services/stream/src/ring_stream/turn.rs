@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farcall_link::{Completed, PostRefused};
-use farcall_verbs::{Endpoint, Nanos, Notify, Progress, Result, WaitSet, WakeProbe, Wc};
+use farcall_verbs::{Endpoint, Nanos, Notify, Progress, Result, WaitSet, WakeProbe, Wc, with_sources};
 
 use super::RingStream;
 use crate::backoff_sleep::BackoffSleep;
@@ -24,7 +24,7 @@ impl RingStream {
             let got = match self.cq.poll(&mut self.wcs) {
                 Ok(got) => got,
                 Err(error) => {
-                    self.mark_broken(Broken::Verbs(error.to_string()));
+                    self.mark_broken(Broken::Verbs(with_sources(&error)));
                     return true;
                 }
             };

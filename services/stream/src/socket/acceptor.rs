@@ -10,7 +10,7 @@ use std::time::Duration;
 use farcall_drive::{AcceptBackoff, deepen_backlog};
 use farcall_link::Nic;
 use farcall_stats::Block;
-use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet};
+use farcall_verbs::{Endpoint, Nanos, Progress, Result, WaitSet, with_sources};
 
 use super::StreamOptions;
 use crate::negotiated::NegotiatedStream;
@@ -152,7 +152,7 @@ impl Endpoint for StreamAcceptor {
                 match failure {
                     Some(why) => {
                         self.counters.refused.increment();
-                        tracing::info!(%from, "refused a stream: {why}");
+                        tracing::info!(%from, "refused a stream: {}", with_sources(&why));
                     }
                     None => {
                         self.counters.late.increment();

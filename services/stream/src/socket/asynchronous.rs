@@ -30,6 +30,8 @@ pub struct AsyncStream {
     waker: Waker,
 }
 
+farcall_verbs::opaque_debug!(AsyncStream { peer_address });
+
 /// The waiting tasks. A wake-up of the stream wakes both.
 #[derive(Default)]
 struct Waiters([Mutex<Option<Waker>>; 2]);
@@ -238,6 +240,8 @@ pub struct AsyncStreamListener {
     acceptor: StreamAcceptor,
     driver: TokioDriver<MonotonicClock>,
 }
+
+farcall_verbs::opaque_debug!(AsyncStreamListener { address });
 
 impl AsyncStreamListener {
     /// Binds a listener to an address.

@@ -35,6 +35,8 @@ pub struct StreamSocket {
     readiness: Option<Readiness>,
 }
 
+farcall_verbs::opaque_debug!(StreamSocket { peer_address });
+
 #[derive(Clone, Copy, Default)]
 struct Timeouts {
     read: Option<Duration>,
@@ -403,6 +405,8 @@ pub struct StreamListener {
     /// Created on first use.
     readiness: Option<Readiness>,
 }
+
+farcall_verbs::opaque_debug!(StreamListener { address });
 
 impl StreamListener {
     /// Binds a listener to an address.

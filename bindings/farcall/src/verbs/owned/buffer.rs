@@ -14,6 +14,8 @@ const ALIGN_BYTES: usize = 64;
 #[derive(Clone)]
 pub struct Buffers(pub(super) Arc<Pool>);
 
+farcall_verbs::opaque_debug!(Buffers);
+
 pub(super) struct Pool {
     pub(super) region: Arc<Region>,
     pub(super) count: u32,
@@ -43,7 +45,7 @@ impl Buffers {
         let (Some(stride_bytes), Some(whole_bytes), true) = (stride_bytes, whole_bytes, count > 0) else {
             return Err(Error::invalid("register buffers", format!("{count} buffers of {len_bytes} bytes")));
         };
-        let region = Arc::new(Region::alloc(&*nic.pd, whole_bytes, Access::LOCAL_WRITE)?);
+        let region = Arc::new(Region::alloc(&**nic.pd(), whole_bytes, Access::LOCAL_WRITE)?);
         let free = Mutex::new((0..count).rev().collect());
         Ok(Self(Arc::new(Pool { region, count, len_bytes, stride_bytes, free })))
     }
@@ -132,13 +134,15 @@ impl Drop for Buffer {
 /// time, so it is accessed by copies, which may be torn while a peer writes. Dropping it ends their access.
 pub struct SharedMemory(Region);
 
+farcall_verbs::opaque_debug!(SharedMemory);
+
 impl SharedMemory {
     /// Allocates and registers at least `len_bytes` bytes filled with zeros. `access` is the access of peers.
     ///
     /// # Errors
     /// If memory or regions are exhausted, or the access flags are invalid.
     pub fn new(nic: &Nic, len_bytes: usize, access: Access) -> Result<Self> {
-        Region::alloc(&*nic.pd, len_bytes, access).map(Self)
+        Region::alloc(&**nic.pd(), len_bytes, access).map(Self)
     }
 
     /// Returns the grant that a peer needs for access.

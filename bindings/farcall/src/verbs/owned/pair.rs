@@ -93,7 +93,7 @@ pub struct Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.source.fmt(f)
+        f.write_str("the request was not posted")
     }
 }
 
@@ -121,6 +121,8 @@ pub struct Pair {
     ended: VecDeque<Buffer>,
 }
 
+farcall_verbs::opaque_debug!(Pair);
+
 impl Pair {
     /// Creates a queue pair for these buffers. Receives can be posted, and all buffers may be in flight at once.
     ///
@@ -128,10 +130,10 @@ impl Pair {
     /// If the device refuses, for lack of a resource or of support for the transport.
     pub fn new(nic: &Nic, transport: Transport, buffers: &Buffers) -> Result<Self> {
         let pool = buffers.0.clone();
-        let channel = nic.context.create_comp_channel()?;
+        let channel = nic.context().create_comp_channel()?;
         // Capacity for both queues, and for the marker request that ends draining.
         let cqe = pool.count.saturating_mul(2).saturating_add(2);
-        let cq = nic.context.create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
+        let cq = nic.context().create_cq(&CqInitAttr { cqe, channel: Some(&*channel) })?;
         let config = QpSizes {
             send_depth: pool.count.saturating_add(1),
             recv_depth: pool.count,

@@ -26,6 +26,8 @@ pub struct AsyncPair {
     fd: AsyncFd<ChannelFd>,
 }
 
+farcall_verbs::opaque_debug!(AsyncPair);
+
 impl AsyncPair {
     /// Registers with the runtime of the caller, which must have its I/O driver enabled.
     ///

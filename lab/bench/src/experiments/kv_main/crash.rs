@@ -8,6 +8,7 @@ use crate::experiments::server::ServerProcess;
 use crate::load::{Connection, Ledger, Load, LoadError, LoadPlan, LoadResult, Outcome, TargetError};
 use crate::report::Report;
 use crate::workload::{Op, OpKind};
+use farcall_verbs::with_sources;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -90,7 +91,7 @@ pub(super) fn measure(
     }
     let after = verify_again(plan, front_end, &server, report)?;
     if let Err(error) = server.stop(STOP_PATIENCE) {
-        report.problems.push(format!("{front_end}: after a restart: {error}"));
+        report.problems.push(format!("{front_end}: after a restart: {}", with_sources(&error)));
     }
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
     Ok(Crash {

@@ -19,6 +19,7 @@ use farcall_rpc::{
     AnyCaller, BySend, Caller, DatagramReply, Fetch, FetchThenReply, NotifyThenFetch, OverUc, OverUd, Path,
     SendReply, ServerReply, StaticClient, WithDoorbellByte,
 };
+use farcall_verbs::with_sources;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -184,7 +185,7 @@ impl FrontEnd {
     ) -> Result<(Self, Option<Decision>), TargetError> {
         let (Self::Auto, Some(address)) = (self, &ready.rpc) else { return Ok((self, None)) };
         let (preset, decision) = settle(AUTO, options, &reach.nic, address)
-            .map_err(|error| TargetError::Lost(error.to_string()))?;
+            .map_err(|error| TargetError::Lost(with_sources(&error)))?;
         Ok((Self::of_preset(preset).unwrap_or(self), decision))
     }
 
@@ -223,12 +224,12 @@ impl FrontEnd {
             .nic
             .connect(|nic| Client::connect(nic, address, options.clone()), |_| false)
             .map(|client| FrontEndTarget::Batched(Box::new(RpcTarget::new(client, &options.config.plan))))
-            .map_err(|error| lost(&error))
+            .map_err(|error| TargetError::Lost(with_sources(&error)))
     }
 
     /// Returns the error of an operation that failed over this front end.
-    pub(super) fn failed(self, error: impl fmt::Display) -> ExperimentError {
-        format!("{self}: {error}").into()
+    pub(super) fn failed(self, error: impl Into<ExperimentError>) -> ExperimentError {
+        format!("{self}: {}", with_sources(&*error.into())).into()
     }
 }
 
@@ -241,7 +242,7 @@ fn connect_rpc<P: Path>(
         .nic
         .connect(|nic| StaticClient::connect(nic, address.to_string(), options.clone()), |_| false)
         .map(|client| Box::new(RpcTarget::new(client, &options.config.plan)))
-        .map_err(|error| TargetError::Lost(error.to_string()))
+        .map_err(|error| TargetError::Lost(with_sources(&error)))
 }
 
 fn connect_store<S: Scheme>(
@@ -254,7 +255,7 @@ fn connect_store<S: Scheme>(
         .nic
         .connect(|nic| BypassTarget::connect(nic, address, &options), |_| false)
         .map(Box::new)
-        .map_err(|error| TargetError::Lost(error.to_string()))
+        .map_err(|error| TargetError::Lost(with_sources(&error)))
 }
 
 /// A target over verbs with paths that are fixed at compile time.

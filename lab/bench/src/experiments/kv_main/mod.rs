@@ -39,6 +39,7 @@ use crate::report::Report;
 use crate::workload::{Distribution, RecordShape, Workload};
 use farcall::rpc::tune::Decision;
 use farcall_link::BatchSizing;
+use farcall_verbs::with_sources;
 use figures::{Figure, Sample};
 use std::process::Command;
 use std::time::Duration;
@@ -108,8 +109,9 @@ pub fn run(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, Experime
     let why = || format!("the time for this run under contention, {limit:?}, has expired: {warning}");
     let mut in_time = |what: &str| !plan.env.is_late() && progress(what);
     let report = run_to_the_end(&plan, &mut in_time);
-    let mut report = report
-        .map_err(|error| if plan.env.is_late() { format!("{error}; {}", why()).into() } else { error })?;
+    let mut report = report.map_err(|error| {
+        if plan.env.is_late() { format!("{}; {}", with_sources(&*error), why()).into() } else { error }
+    })?;
     if plan.env.is_late() {
         report.problems.push(why());
     }
@@ -180,7 +182,7 @@ fn run_to_the_end(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, E
     }
     // If this fails, the report with the previous measurements is still returned.
     if let Err(error) = finish(plan, tested_servers, &mut report, progress) {
-        report.problems.push(error.to_string());
+        report.problems.push(with_sources(&*error));
     }
     Ok(report)
 }
@@ -188,7 +190,7 @@ fn run_to_the_end(plan: &KvMainPlan, progress: Progress<'_>) -> Result<Report, E
 fn stop_all(tested_servers: Vec<ServerUnderTest>, report: &mut Report) {
     for ServerUnderTest { front_end, server, .. } in tested_servers {
         if let Err(error) = server.stop(STOP_PATIENCE) {
-            report.problems.push(format!("{front_end}: {error}"));
+            report.problems.push(format!("{front_end}: {}", with_sources(&error)));
         }
     }
 }
@@ -231,7 +233,9 @@ fn finish(
         }
         match crash::measure(plan, front_end, report) {
             Ok(crash) => crashes.push(crash),
-            Err(error) => report.problems.push(format!("a server killed and started again: {error}")),
+            Err(error) => {
+                report.problems.push(format!("a server killed and started again: {}", with_sources(&*error)))
+            }
         }
     }
     report.tables.push(rows::crash_table(&crashes));
@@ -294,7 +298,7 @@ fn close(tested: ServerUnderTest, report: &mut Report) -> Result<(), ExperimentE
         report.problems.extend(leaks.iter().map(|leak| format!("{}: server: {leak}", tested.front_end)));
     }
     if let Err(error) = tested.server.stop(STOP_PATIENCE) {
-        report.problems.push(format!("{}: {error}", tested.front_end));
+        report.problems.push(format!("{}: {}", tested.front_end, with_sources(&error)));
     }
     Ok(())
 }

@@ -99,7 +99,7 @@ fn table(lines: &[Line]) -> Table {
 /// Returns an empty report with the conditions of every measurement between two processes over verbs.
 pub(super) fn new_report(title: &str, chosen: &SelectedNic, env: &ExperimentEnv, survey: &Survey) -> Report {
     let mut conditions = env.conditions();
-    conditions.push("provider", chosen.nic.provider);
+    conditions.push("provider", chosen.nic.provider());
     conditions.push("because", chosen.explanation.clone());
     conditions.push("device", survey.device.clone());
     conditions.push("threads", "one process with one thread at each end");

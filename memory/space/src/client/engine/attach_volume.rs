@@ -33,7 +33,7 @@ impl Engine {
             return Err(OpenError::volume(&volume.name, "a spill file ends with its process; leave it out"));
         }
         config.check()?;
-        let mut rng = SplitMix64::new(u64::from_le_bytes(nic.entropy.bytes()?));
+        let mut rng = SplitMix64::new(u64::from_le_bytes(nic.entropy().bytes()?));
         let claimed = claim(&config, volume, &mut rng, call, &now)?;
         let is_new = claimed.metadata.is_empty();
         let user_metadata =

@@ -151,7 +151,7 @@ impl Engine {
     /// Returns an error if a number is out of range, or if the device or the operating system lacks resources.
     pub fn new(nic: &Nic, config: ClientConfig) -> Result<Self, OpenError> {
         config.check()?;
-        let seed = u64::from_le_bytes(nic.entropy.bytes()?);
+        let seed = u64::from_le_bytes(nic.entropy().bytes()?);
         let mut rng = SplitMix64::new(seed);
         // Ended sessions may still exist when others are opened.
         let depth = config.connections * usize::try_from(io::SEND_DEPTH).unwrap_or(0);

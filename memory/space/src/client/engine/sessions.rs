@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use farcall_io::{Session, Window};
-use farcall_verbs::Nanos;
+use farcall_verbs::{Nanos, with_sources};
 
 use super::io::session_config;
 use super::{CompletionSink, Engine};
@@ -77,7 +77,7 @@ impl Engine {
         let config = session_config(&self.config);
         match self.poller.open(config, Window { bytes: WINDOW_BYTES }, self.completions.clone()) {
             Ok(session) => self.nodes[at].session = SessionState::Opened(session),
-            Err(error) => self.nodes[at].back_off(error.to_string(), now),
+            Err(error) => self.nodes[at].back_off(with_sources(&error), now),
         }
     }
 
@@ -245,7 +245,7 @@ impl Engine {
             return;
         };
         if let Err(error) = session.connect(pairs, &[]) {
-            return client.back_off(error.to_string(), now);
+            return client.back_off(with_sources(&error), now);
         }
         for extent in &mut self.extents {
             extent.replicas.iter_mut().for_each(|replica| register_grant(replica, node, &session));

@@ -3,6 +3,7 @@
 mod waiting;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use farcall_drive::IdlePolicy;
@@ -13,8 +14,8 @@ use farcall_verbs::{Clock, Nanos, WaitSet};
 use super::erased::{AnyCaller, any_caller};
 use super::preset_fallback::{PresetFallback, names_no_thread};
 use super::session::Session;
-use super::{ClientOptions, PerCall, TURNS};
-use crate::caller::{BatchCaller, CallId, CallOptions, Caller, Completion};
+use super::{CallOptions, ClientOptions, TURNS};
+use crate::caller::{BatchCaller, CallContext, CallId, Caller, Completion};
 use crate::config::CallerConfig;
 use crate::counters::Counters;
 use crate::error::{Broken, CallError, ConnectError};
@@ -66,6 +67,12 @@ pub struct ClientOf<C: AnyCaller + ?Sized> {
     made_in: Generation,
     decision: Option<Decision>,
     pub(super) session: Session<C>,
+}
+
+impl<C: AnyCaller + ?Sized> fmt::Debug for ClientOf<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("pending", &self.session.caller.pending()).finish_non_exhaustive()
+    }
 }
 
 impl Client {
@@ -176,12 +183,10 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     /// # Errors
     /// See [`CallError`]; [`CallError::executed`] indicates whether the call was executed.
     pub fn call(&mut self, method: u16, request: &[u8], reply: &mut Vec<u8>) -> Result<(), CallError> {
-        self.begin()?;
-        let options = self.usual_options();
-        self.call_begun(method, request, reply, options)
+        self.call_with(method, request, reply, CallOptions::default())
     }
 
-    /// Calls like [`Client::call`], with a deadline (by [`Client::now`]) and a trace specified by the caller.
+    /// Calls like [`Client::call`], with a timeout and a trace specified by the caller.
     ///
     /// # Errors
     /// Returns the errors of [`Client::call`].
@@ -193,18 +198,9 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         options: CallOptions,
     ) -> Result<(), CallError> {
         self.begin()?;
-        self.call_begun(method, request, reply, options)
-    }
-
-    fn call_begun(
-        &mut self,
-        method: u16,
-        request: &[u8],
-        reply: &mut Vec<u8>,
-        options: CallOptions,
-    ) -> Result<(), CallError> {
+        let context = self.context(options);
         loop {
-            let id = self.submit_in_time(method, request, options)?;
+            let id = self.submit_in_time(method, request, context)?;
             match self.wait_for(id, reply) {
                 Err(CallError::Server { status: Status::GOING_AWAY, .. })
                     if self.session.options.reconnect => {}
@@ -219,19 +215,19 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         &mut self,
         method: u16,
         request: &[u8],
-        options: CallOptions,
+        context: CallContext,
     ) -> Result<CallId, CallError> {
         loop {
-            match self.session.caller.submit(method, request, options, self.now) {
+            match self.session.caller.submit(method, request, context, self.now) {
                 Err(CallError::WindowFull { .. })
                     if self.session.caller.pending() == 0 && !self.session.caller.has_completion() => {}
                 outcome => return outcome,
             }
-            if options.deadline.is_some_and(|deadline| self.now >= deadline) {
+            if context.deadline.is_some_and(|deadline| self.now >= deadline) {
                 return Err(CallError::DeadlineExceeded);
             }
             self.flush();
-            self.turn_until(options.deadline);
+            self.turn_until(context.deadline);
         }
     }
 
@@ -255,12 +251,10 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     /// server has responded to them.
     #[inline]
     pub fn submit(&mut self, method: u16, request: &[u8]) -> Result<CallId, CallError> {
-        self.begin()?;
-        let options = self.usual_options();
-        self.session.caller.submit(method, request, options, self.now)
+        self.submit_with(method, request, CallOptions::default())
     }
 
-    /// Submits like [`Client::submit`], with a deadline and a trace specified by the caller.
+    /// Submits like [`Client::submit`], with a timeout and a trace specified by the caller.
     ///
     /// # Errors
     /// Returns the errors of [`Client::submit`].
@@ -271,18 +265,13 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
         options: CallOptions,
     ) -> Result<CallId, CallError> {
         self.begin()?;
-        self.session.caller.submit(method, request, options, self.now)
+        self.session.caller.submit(method, request, self.context(options), self.now)
     }
 
-    /// Returns the options of a call that begins now, from `options` and the client's defaults.
-    pub fn options(&self, options: PerCall) -> CallOptions {
-        options.from(self.session.clock.now(), self.session.options.call_timeout)
-    }
-
+    /// Returns the context of a call that begins now.
     #[inline]
-    fn usual_options(&self) -> CallOptions {
-        let deadline = self.session.options.call_timeout.map(|timeout| self.now + timeout);
-        CallOptions { deadline, trace_id: 0 }
+    fn context(&self, options: CallOptions) -> CallContext {
+        options.context(self.now, self.session.options.call_timeout)
     }
 
     /// Prepares a call. After a pause the server may have exited: a call that is not sent to an exited server has a
@@ -434,11 +423,6 @@ impl<C: AnyCaller + ?Sized> ClientOf<C> {
     pub fn measure(&mut self, at_least: Duration) -> Option<LinkProfile> {
         let clock = self.session.clock;
         self.session.caller.measure(at_least, &clock)
-    }
-
-    /// Returns the time by this client's clock, for deadlines.
-    pub fn now(&self) -> Nanos {
-        self.session.clock.now()
     }
 }
 

@@ -9,7 +9,7 @@ use farcall_verbs::Nanos;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::super::shared::SharedCall;
-use crate::caller::{CallId, CallOptions};
+use crate::caller::{CallContext, CallId};
 use crate::error::CallError;
 
 /// A call from a requester.
@@ -18,7 +18,7 @@ pub(super) struct Request {
     /// Index of the dispatcher's connection.
     pub to: u16,
     pub method: u16,
-    pub options: CallOptions,
+    pub context: CallContext,
     /// The request. Its memory is reused for the result.
     pub bytes: Vec<u8>,
 }
@@ -93,8 +93,8 @@ impl SharedCall for LocalCall {
         &self.request.bytes
     }
 
-    fn options(&self, _now: Nanos) -> CallOptions {
-        self.request.options
+    fn context(&self, _now: Nanos) -> CallContext {
+        self.request.context
     }
 
     fn is_wanted(&self) -> bool {

@@ -77,6 +77,8 @@ pub struct Dispatcher {
     made_in: Generation,
 }
 
+farcall_verbs::opaque_debug!(Dispatcher);
+
 impl Dispatcher {
     /// Connects to each server thread, in this order, and starts the dispatcher thread. A server thread that is listed
     /// several times gets that number of connections. The requester specifies the connection of each call.

@@ -8,7 +8,7 @@ use farcall_shm::fork::Generation;
 use farcall_verbs::{Clock, MonotonicClock};
 
 use super::mailbox::{Outcome, Request, RequesterEnd};
-use crate::caller::{CallId, CallOptions, Completion};
+use crate::caller::{CallContext, CallId, Completion};
 use crate::client::NothingOutstanding;
 use crate::error::{Broken, CallError, UnknownBecause};
 
@@ -27,6 +27,8 @@ pub struct Requester {
     pub(super) last_call: u64,
     pub(super) lent: Vec<u8>,
 }
+
+farcall_verbs::opaque_debug!(Requester { pending });
 
 impl Requester {
     /// Makes a call over a connection, given by its index in the list that the dispatcher was started with, and waits.
@@ -70,8 +72,8 @@ impl Requester {
         self.last_call += 1;
         let call = CallId(self.last_call);
         let deadline = self.call_timeout.map(|timeout| self.clock.now() + timeout);
-        let options = CallOptions { deadline, trace_id: 0 };
-        let request = Request { call, to, method, options, bytes };
+        let context = CallContext { deadline, trace_id: 0 };
+        let request = Request { call, to, method, context, bytes };
         if self.end.requests.is_abandoned() || self.end.requests.push(request).is_err() {
             self.spare.push(Vec::new());
             return Err(CallError::NotSent(Broken::Closed));
