@@ -388,5 +388,5 @@ fn a_server_of_bytes_is_no_service() {
 fn async_methods_need_a_runtime_and_say_so() {
     let service = LibraryServer::new(Arc::new(Shelf::default()));
     let error = Server::builder().serve(&nic(), service).err().unwrap();
-    assert!(error.to_string().contains("Library has async methods"), "{error}");
+    assert!(farcall_verbs::with_sources(&error).contains("Library has async methods"), "{error}");
 }

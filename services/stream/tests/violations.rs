@@ -180,7 +180,11 @@ fn rejects_a_tcp_fallback_between_addresses_of_one_host() {
         all
     });
     let error = StreamSocket::connect(&nic, address, StreamOptions::default()).map(drop).unwrap_err();
-    assert!(matches!(error, OpenError::Unusable(_)) && error.to_string().contains("of this host"), "{error}");
+    assert!(
+        matches!(error, OpenError::Unusable(_))
+            && farcall_verbs::with_sources(&error).contains("of this host"),
+        "{error}"
+    );
     // It received the request and no other bytes.
     let asked = impostor.join().unwrap();
     let (taken, said) = Acceptor::new(VersionRange::CURRENT).feed_open_stream(&asked).unwrap();

@@ -148,7 +148,7 @@ async fn reports_a_peer_that_speaks_another_protocol() {
         std::future::pending::<()>().await;
     });
     let error = soon(Channel::connect(&nic(), address, GrpcOptions::default())).await.unwrap_err();
-    assert!(error.to_string().contains("uses another protocol"), "{error}");
+    assert!(farcall_verbs::with_sources(&error).contains("uses another protocol"), "{error}");
 }
 
 /// Variable that makes the test binary a server process.
