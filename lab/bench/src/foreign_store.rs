@@ -3,7 +3,6 @@
 
 use crate::experiments::ready::Ready;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::process::Command;
 
 /// A store that is a separate program.
@@ -15,6 +14,8 @@ pub enum ForeignStore {
     Redis,
 }
 
+names! { ForeignStore { Memcached => "memcached", Redis => "redis" } }
+
 /// Kind of socket over which clients reach the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Socket {
@@ -24,28 +25,7 @@ pub enum Socket {
     Unix,
 }
 
-impl Socket {
-    /// Both kinds.
-    pub const ALL: [Self; 2] = [Self::Tcp, Self::Unix];
-}
-
-impl fmt::Display for Socket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "TCP",
-            Self::Unix => "Unix socket",
-        })
-    }
-}
-
-impl fmt::Display for ForeignStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Memcached => "memcached",
-            Self::Redis => "redis",
-        })
-    }
-}
+names! { Socket { Tcp => "TCP", Unix => "Unix socket" } }
 
 impl ForeignStore {
     /// Returns the name of the server program, which is also the name of Debian's package.
@@ -57,7 +37,6 @@ impl ForeignStore {
     }
 
     /// Returns the version line that the program prints.
-    #[must_use]
     pub fn version(self) -> String {
         let output = Command::new(self.program()).arg("--version").output();
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());

@@ -18,6 +18,8 @@
 //! - `ucx` (feature `verbs`): UCX over shared memory, the reference for comparison;
 //! - [`report`]: one table model, as text or JSON, always with its conditions.
 
+#[macro_use]
+mod names;
 pub mod baseline;
 pub mod experiments;
 #[cfg(feature = "verbs")]

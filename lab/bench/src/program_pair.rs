@@ -6,8 +6,8 @@ use farcall_verbs::with_sources;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::time::Duration;
+use std::{env, fs};
 
 /// Timeout for the server to start listening.
 const START_PATIENCE: Duration = Duration::from_secs(5);
@@ -33,7 +33,9 @@ pub(crate) fn run_pair(
         ChildProcess::start(command, &[core], &[]).map_err(|error| with_sources(&error))
     };
     let mut server = start(server.stdout(Stdio::null()).stderr(Stdio::null()), server_core)?;
-    wait_until_listening(port, &mut server)?;
+    server
+        .wait_until_serving(START_PATIENCE, || is_listening(port))
+        .map_err(|why| format!("the server {why}"))?;
     let client = start(client.stdout(Stdio::piped()).stderr(Stdio::piped()), client_core)?;
     let (is_success, out, err) = finish(client)?;
     if is_success {
@@ -43,22 +45,8 @@ pub(crate) fn run_pair(
     Err(message.to_owned())
 }
 
-/// Waits until the kernel's table of listening sockets contains `port`. A trial connection is not possible: the server
-/// would take it for the client.
-fn wait_until_listening(port: u16, server: &mut ChildProcess) -> Result<(), String> {
-    let deadline = Instant::now() + START_PATIENCE;
-    while !is_listening(port) {
-        if !server.is_alive() {
-            return Err("the server ended at once".to_owned());
-        }
-        if Instant::now() > deadline {
-            return Err("the server does not listen".to_owned());
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
+/// Returns whether the kernel's table of listening sockets contains `port`. A trial connection is not possible: the
+/// server would take it for the client.
 fn is_listening(port: u16) -> bool {
     const STATE_LISTEN: &str = "0A";
     let suffix = format!(":{port:04X}");
@@ -74,14 +62,8 @@ fn is_listening(port: u16) -> bool {
 /// Waits until the client exits; its output is short enough for the pipes' buffers. Returns whether it succeeded, its
 /// standard output and its standard error.
 fn finish(mut client: ChildProcess) -> Result<(bool, String, String), String> {
-    let deadline = Instant::now() + RUN_PATIENCE;
-    while client.is_alive() {
-        if Instant::now() > deadline {
-            return Err(format!("it did not finish within {RUN_PATIENCE:?}"));
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    let is_success = client.0.wait().is_ok_and(|status| status.success());
+    let ended = client.wait_until_ended(RUN_PATIENCE).map_err(|error| error.to_string())?;
+    let ended = ended.ok_or_else(|| format!("it did not finish within {RUN_PATIENCE:?}"))?;
     let (mut out, mut err) = (String::new(), String::new());
     // Read errors are ignored: callers notice that the output is incomplete.
     if let Some(mut pipe) = client.0.stdout.take() {
@@ -90,7 +72,7 @@ fn finish(mut client: ChildProcess) -> Result<(bool, String, String), String> {
     if let Some(mut pipe) = client.0.stderr.take() {
         let _ = pipe.read_to_string(&mut err);
     }
-    Ok((is_success, out, err))
+    Ok((ended.success(), out, err))
 }
 
 /// Returns the last line that is not blank.
@@ -106,7 +88,7 @@ mod tests {
     fn reports_a_server_that_exits_and_a_missing_program() {
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
         let why = run_pair(&mut Command::new("true"), core, &mut Command::new("true"), core, 1).unwrap_err();
-        assert_eq!(why, "the server ended at once");
+        assert_eq!(why, "the server ended before it served");
         let mut missing = Command::new("/nonexistent/server");
         let why = run_pair(&mut missing, core, &mut Command::new("true"), core, 1).unwrap_err();
         assert!(why.contains("/nonexistent/server"), "{why}");

@@ -18,6 +18,8 @@ pub enum Rival {
     FarmVar,
 }
 
+names! { Rival { Pilaf => "pilaf", Farm => "farm", FarmVar => "farm-var" } }
+
 /// Capacity of a store's server.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
@@ -32,21 +34,7 @@ pub struct Room {
 }
 
 impl Rival {
-    /// All designs.
-    pub const ALL: [Self; 3] = [Self::Pilaf, Self::Farm, Self::FarmVar];
-
-    /// Returns the name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pilaf => "pilaf",
-            Self::Farm => "farm",
-            Self::FarmVar => "farm-var",
-        }
-    }
-
     /// Returns a description in one sentence.
-    #[must_use]
     pub const fn summary(self) -> &'static str {
         match self {
             Self::Pilaf => "Another store: clients READ a cuckoo table, then the value; changes by send-send",
@@ -58,14 +46,12 @@ impl Rival {
     }
 
     /// Returns the design with this name.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|rival| rival.name() == name)
     }
 
     /// Returns the READs per GET that RF-RPC and then HERD publish. HERD states that FaRM needs one more READ for a
     /// value that is not in the table.
-    #[must_use]
     pub const fn published_reads_a_get(self) -> [Option<f64>; 2] {
         match self {
             Self::Pilaf => [Some(3.2), Some(2.6)],
@@ -110,7 +96,6 @@ impl Rival {
 
     /// Returns the memory for `records` pairs of `pair_bytes` bytes, some of which temporarily have an old value in
     /// addition to the new one.
-    #[must_use]
     pub fn memory_bytes(self, records: u32, pair_bytes: usize) -> usize {
         let inline_bytes = if self == Self::Farm { pair_bytes as u32 } else { 0 };
         let config = BypassConfig::default().entries(self.entries(records)).inline_bytes(inline_bytes);

@@ -1,22 +1,55 @@
 //! Tasks that a peer process can run.
 
 use crate::baseline::Answer;
-#[cfg(feature = "verbs")]
-use crate::experiments::calls::CallClient;
 use crate::experiments::clients::ClientProcess;
 use crate::experiments::kv_main::StoreClient;
 use crate::experiments::own_syscalls::TraceParent;
-#[cfg(feature = "verbs")]
-use crate::files::EmptyFiles;
-#[cfg(feature = "verbs")]
-use crate::grpc::{ClientPoolServer, GrpcServer, YcsbServer};
 use crate::peer::{Order, PeerError, PeerTask};
+
+/// A kind of task, and the function that runs it.
+type Task = (&'static str, fn(Order) -> Result<(), PeerError>);
+
+const TASKS: [Task; 3] = [task::<Answer>(), task::<TraceParent>(), task::<ClientProcess<StoreClient>>()];
+
 #[cfg(feature = "verbs")]
-use crate::remio::MemoryServer;
-#[cfg(feature = "verbs")]
-use crate::rnic::{Initiator, Issuer, OneOfMany, Target, echo::EchoServer};
-#[cfg(feature = "verbs")]
-use crate::streams;
+mod verbs {
+    use super::{Task, task};
+    use crate::experiments::calls::CallClient;
+    use crate::experiments::clients::ClientProcess;
+    use crate::files::EmptyFiles;
+    use crate::grpc::{ClientPoolServer, GrpcServer, YcsbServer};
+    use crate::remio::MemoryServer;
+    use crate::rnic::{Initiator, Issuer, OneOfMany, Target, echo};
+    use crate::streams;
+
+    /// Serving ends of measurements, which a server half also runs for another host.
+    pub(super) const SERVING: [Task; 5] = [
+        task::<Target>(),
+        task::<Issuer>(),
+        task::<echo::EchoServer>(),
+        task::<MemoryServer>(),
+        task::<streams::Server>(),
+    ];
+    pub(super) const OTHERS: [Task; 8] = [
+        task::<Initiator>(),
+        task::<ClientProcess<OneOfMany>>(),
+        task::<ClientProcess<CallClient>>(),
+        task::<streams::EchoServer>(),
+        task::<GrpcServer>(),
+        task::<ClientPoolServer>(),
+        task::<YcsbServer>(),
+        task::<EmptyFiles>(),
+    ];
+}
+#[cfg(not(feature = "verbs"))]
+mod verbs {
+    pub(super) const SERVING: [super::Task; 0] = [];
+    pub(super) const OTHERS: [super::Task; 0] = [];
+}
+
+const fn task<T: PeerTask>() -> Task {
+    (T::KIND, Order::run::<T>)
+}
 
 /// Runs the task that the environment describes, until this process is killed or the other end exits. Implements the
 /// hidden subcommand completely.
@@ -25,49 +58,14 @@ use crate::streams;
 /// Returns an error if this process was not started by [`crate::peer::PeerLauncher`], or if a system call fails.
 pub fn run_peer() -> Result<(), PeerError> {
     let order = Order::of_this_process()?;
-    match order.kind.as_str() {
-        Answer::KIND => order.run::<Answer>(),
-        TraceParent::KIND => order.run::<TraceParent>(),
-        #[cfg(feature = "verbs")]
-        Target::KIND => order.run::<Target>(),
-        #[cfg(feature = "verbs")]
-        Initiator::KIND => order.run::<Initiator>(),
-        #[cfg(feature = "verbs")]
-        Issuer::KIND => order.run::<Issuer>(),
-        #[cfg(feature = "verbs")]
-        ClientProcess::<OneOfMany>::KIND => order.run::<ClientProcess<OneOfMany>>(),
-        #[cfg(feature = "verbs")]
-        EchoServer::KIND => order.run::<EchoServer>(),
-        ClientProcess::<StoreClient>::KIND => order.run::<ClientProcess<StoreClient>>(),
-        #[cfg(feature = "verbs")]
-        ClientProcess::<CallClient>::KIND => order.run::<ClientProcess<CallClient>>(),
-        #[cfg(feature = "verbs")]
-        streams::EchoServer::KIND => order.run::<streams::EchoServer>(),
-        #[cfg(feature = "verbs")]
-        streams::Server::KIND => order.run::<streams::Server>(),
-        #[cfg(feature = "verbs")]
-        GrpcServer::KIND => order.run::<GrpcServer>(),
-        #[cfg(feature = "verbs")]
-        ClientPoolServer::KIND => order.run::<ClientPoolServer>(),
-        #[cfg(feature = "verbs")]
-        YcsbServer::KIND => order.run::<YcsbServer>(),
-        #[cfg(feature = "verbs")]
-        MemoryServer::KIND => order.run::<MemoryServer>(),
-        #[cfg(feature = "verbs")]
-        EmptyFiles::KIND => order.run::<EmptyFiles>(),
-        _ => Err(PeerError::Task("of another version")),
-    }
+    let mut all = TASKS.iter().chain(&verbs::SERVING).chain(&verbs::OTHERS);
+    let (_, run) = all.find(|(kind, _)| *kind == order.kind).ok_or(PeerError::Task("of another version"))?;
+    run(order)
 }
 
 /// Returns whether a server half accepts tasks of this kind from another host: only the serving ends of measurements.
-#[cfg(feature = "verbs")]
 pub(crate) fn is_done_for_others(kind: &str) -> bool {
-    [Target::KIND, Issuer::KIND, EchoServer::KIND, MemoryServer::KIND, streams::Server::KIND].contains(&kind)
-}
-
-#[cfg(not(feature = "verbs"))]
-pub(crate) fn is_done_for_others(_kind: &str) -> bool {
-    false
+    verbs::SERVING.iter().any(|(serving, _)| *serving == kind)
 }
 
 #[cfg(test)]

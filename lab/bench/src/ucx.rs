@@ -52,7 +52,6 @@ impl UcxTest {
     }
 
     /// Returns the length of one message in bytes.
-    #[must_use]
     pub fn message_len_bytes(self) -> usize {
         match self {
             Self::PutLatency => 8,
@@ -79,7 +78,6 @@ impl UcxTest {
     }
 
     /// Returns whether the test measures latencies of single messages.
-    #[must_use]
     pub fn is_latency(self) -> bool {
         matches!(self, Self::PutLatency | Self::AmLatency | Self::StreamLatency(_))
     }

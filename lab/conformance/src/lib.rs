@@ -36,4 +36,4 @@ pub use finding::{Finding, Verdict};
 pub use glob::matches;
 pub use report::{CaseReport, Outcome, Report};
 pub use run::run;
-pub use world::{Host, Pace, Processes, Simulated, World};
+pub use world::{Host, Pace, Simulated, World};

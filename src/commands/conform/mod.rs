@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use farcall::verbs::Device;
 use farcall_conformance::{
-    Case, Host, Local, Outcome, Processes, Simulated, World, all, matches, of_provider, run, serve,
+    Case, Host, Local, Outcome, Simulated, World, all, matches, of_provider, run, serve,
 };
 use serde_json::json;
 
@@ -178,10 +178,10 @@ impl Conform {
         if let Some(words) = &self.other_end {
             let prefix: Vec<&str> = words.split_whitespace().collect();
             let how = format!("two processes, one started by: {words}");
-            return in_processes(Processes::start(host.between_hosts(), self.agent_command(&prefix)?, how));
+            return in_processes(host.between_hosts().with_agent(self.agent_command(&prefix)?, how));
         }
         if let Some(address) = self.connect {
-            let connected = Processes::connect(host, address).map_err(|why| {
+            let connected = host.connected_to(address).map_err(|why| {
                 let failure = Failure::new("cannot reach the other end").at(address).why(why);
                 failure.exit(Exit::Unreachable).remedy(
                     "start it there: farcall conform --listen HOST:PORT; it serves one suite at a time",
@@ -191,17 +191,17 @@ impl Conform {
         }
         let started = match self.sides {
             Sides::Local | Sides::Simulated => return Ok(Rc::new(host)),
-            Sides::Processes => Processes::start(host, self.agent_command(&[])?, "two processes"),
+            Sides::Processes => host.with_agent(self.agent_command(&[])?, "two processes"),
             Sides::Users => {
                 check_users(self.other_user)?;
                 let mut command = self.agent_command(&[])?;
                 command.uid(self.other_user).gid(self.other_user);
-                Processes::start(host, command, format!("two processes, one of user {}", self.other_user))
+                host.with_agent(command, format!("two processes, one of user {}", self.other_user))
             }
             Sides::Containers => {
                 let unshare = ["unshare", "--user", "--map-root-user", "--pid", "--ipc", "--mount", "--fork"];
                 let how = "two processes with separate pid, ipc, user and mount namespaces";
-                Processes::start(host, self.agent_command(&unshare)?, how)
+                host.with_agent(self.agent_command(&unshare)?, how)
             }
         };
         in_processes(started)
@@ -255,7 +255,7 @@ fn check_users(other: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-fn in_processes(started: Result<Processes, String>) -> Result<Rc<dyn World>, Failure> {
+fn in_processes(started: Result<Host, String>) -> Result<Rc<dyn World>, Failure> {
     let world = started.map_err(|why| Failure::new("cannot start the other end").why(why))?;
     Ok(Rc::new(world))
 }

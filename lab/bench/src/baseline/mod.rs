@@ -14,7 +14,6 @@ pub use task::{Answer, PAYLOAD_LEN_BYTES, Waiting};
 
 use crate::measure::RoundTrips;
 use crate::peer::{PairPlan, PeerError, PeerPlace, PeerTask};
-use std::fmt;
 
 pub use memory::COPY_LEN_BYTES;
 
@@ -39,36 +38,17 @@ pub enum Baseline {
     CopyShared,
 }
 
-impl Baseline {
-    /// All limits, fastest first.
-    pub const ALL: [Self; 8] = [
-        Self::SharedMemory,
-        Self::TcpSpin,
-        Self::TcpEpoll,
-        Self::UnixEpoll,
-        Self::Eventfd,
-        Self::SystemCall,
-        Self::CopyPrivate,
-        Self::CopyShared,
-    ];
-}
-
-/// A short description for a table.
-impl fmt::Display for Baseline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::SharedMemory => "bare shared-memory ping-pong, 64 B",
-            Self::TcpSpin => "bare TCP echo, spinning, 64 B",
-            Self::TcpEpoll => "bare TCP echo, epoll, 64 B",
-            Self::UnixEpoll => "bare Unix-socket echo, epoll, 64 B",
-            Self::Eventfd => "bare eventfd pair",
-            Self::SystemCall => "bare system call (getppid)",
-            Self::CopyPrivate => "bare copy of 1 MiB, private memory",
-            Self::CopyShared => "bare copy of 1 MiB into shared memory",
-        })
+names! {
+    Baseline {
+        SharedMemory => "bare shared-memory ping-pong, 64 B", TcpSpin => "bare TCP echo, spinning, 64 B",
+        TcpEpoll => "bare TCP echo, epoll, 64 B", UnixEpoll => "bare Unix-socket echo, epoll, 64 B",
+        Eventfd => "bare eventfd pair", SystemCall => "bare system call (getppid)",
+        CopyPrivate => "bare copy of 1 MiB, private memory",
+        CopyShared => "bare copy of 1 MiB into shared memory",
     }
 }
 
+/// A short description for a table.
 /// A measured limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BaselineResult {
@@ -113,20 +93,10 @@ impl PeerTask for Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Cores;
-    use std::time::Duration;
 
     #[test]
     fn every_limit_is_measured_between_processes() {
-        let (server_core, client_core) = Cores::allowed().unwrap().server_and_client();
-        let plan = PairPlan {
-            launcher: crate::peer::tests::launcher(),
-            server_core,
-            server_half: None,
-            client_core,
-            warm_up: Duration::from_millis(1),
-            duration: Duration::from_millis(10),
-        };
+        let plan = crate::peer::tests::plan(10);
         for baseline in Baseline::ALL {
             let result = measure(baseline, &plan).unwrap_or_else(|error| panic!("{baseline}: {error}"));
             assert!(result.round_trips.count >= 1, "{baseline}");

@@ -4,8 +4,8 @@ use super::ExperimentError;
 use super::calls::{self, CallTask, PATIENCE, SharedContext};
 use super::env::{ExperimentEnv, Progress, Sampled};
 use super::limits::find_ucx;
-use super::line::{Rival, Sample};
 use super::server::ServerProcess;
+use super::subject::{Rival, Sample};
 use crate::baseline::{Baseline, COPY_LEN_BYTES};
 use crate::measure::pin_thread;
 use crate::report::{Column, Figure, Report, Table};
@@ -145,8 +145,7 @@ impl StreamPlan {
                 Some(Sample {
                     per_second: result.writes_per_second,
                     bytes_per_second: result.writes_per_second * len_bytes as f64,
-                    client_cores: result.writer_cores,
-                    server_cores: result.reader_cores,
+                    cores: result.cores,
                     count: result.writes as f64,
                     ..Sample::NONE
                 })
@@ -212,10 +211,10 @@ fn table_of_writes(lines: &[Line], has_ucx: bool) -> Table {
         (Column::with_decimals("gb_per_second", "GB/s", 2), |sample| sample.bytes_per_second / 1e9),
         (Column::new("per_second", "writes/s"), |sample| sample.per_second),
         (Column::median("writer_cpu_us_per_mib", "writer CPU\nµs/MiB", 0), |sample| {
-            cpu_us_per_mib(sample.client_cores, sample)
+            cpu_us_per_mib(sample.cores.client, sample)
         }),
         (Column::median("reader_cpu_us_per_mib", "reader CPU\nµs/MiB", 0), |sample| {
-            cpu_us_per_mib(sample.server_cores, sample)
+            cpu_us_per_mib(sample.cores.server, sample)
         }),
     ];
     let lead = vec![Column::new("what", "what"), Column::new("write_bytes", "write, B")];

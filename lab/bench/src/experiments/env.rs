@@ -108,20 +108,17 @@ impl ExperimentEnv {
     }
 
     /// Returns the server half, if the serving end runs there.
-    #[must_use]
     pub fn server_half(&self) -> Option<&Run> {
         self.run.as_deref()
     }
 
     /// Scales a time other than the measurements themselves: returns `usual`, or less if the environment's measurements are
     /// shorter than the default.
-    #[must_use]
     pub fn scaled(&self, usual: Duration) -> Duration {
         usual.mul_f64(self.duration.div_duration_f64(USUAL_DURATION).clamp(SCALE_MIN, 1.0))
     }
 
     /// Returns the env with times divided by `parts`, for experiments with many measurements.
-    #[must_use]
     pub fn shortened(&self, parts: u32) -> Self {
         let mut env = self.clone();
         (env.warm_up, env.duration) = (self.warm_up / parts, self.duration / parts);
@@ -129,7 +126,6 @@ impl ExperimentEnv {
     }
 
     /// Returns the plan of one measurement on these cores.
-    #[must_use]
     pub fn pair_plan(&self) -> PairPlan {
         PairPlan {
             launcher: self.launcher.clone(),
@@ -142,7 +138,6 @@ impl ExperimentEnv {
     }
 
     /// Returns the conditions of every figure taken on this env.
-    #[must_use]
     pub fn conditions(&self) -> Conditions {
         let mut conditions = Conditions::of_this_machine();
         if let Some(run) = &self.run {
@@ -188,7 +183,6 @@ impl ExperimentEnv {
     }
 
     /// Returns a note if both ends share a core.
-    #[must_use]
     pub fn single_core_note(&self) -> Option<String> {
         (!self.cores.has_two() && self.run.is_none()).then(|| {
             "Only one core may be used: both ends share it, so these figures measure the scheduler."

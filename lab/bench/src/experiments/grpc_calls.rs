@@ -2,7 +2,7 @@
 
 use super::ExperimentError;
 use super::env::{ExperimentEnv, Progress, Sampled};
-use super::line::Sample;
+use super::subject::Sample;
 use crate::grpc::{self, Load, MESSAGE_LEN_BYTES, Preset};
 use crate::measure::pin_thread;
 use crate::report::{Column, Figure, Report, Table};
@@ -43,8 +43,7 @@ pub fn run(plan: &GrpcPlan, progress: Progress<'_>) -> Result<Report, Experiment
     let title = |(load, preset): &(Load, Preset)| format!("{preset}, {load}");
     let lines = env.sample(pairs, &mut report, progress, title, |(load, preset), _, _| {
         let measured = grpc::measure(*preset, *load, chosen, &env.pair_plan())?;
-        let (client_cores, server_cores) = (measured.client_cores, measured.server_cores);
-        Ok::<_, ExperimentError>(Some(Sample { client_cores, server_cores, ..measured.trips.into() }))
+        Ok::<_, ExperimentError>(Some(Sample { cores: measured.cores, ..measured.trips.into() }))
     })?;
     report.tables.push(table_of_figures(&lines));
     report.tables.push(table_of_ratios("load", &lines, |sample| sample.per_second));
@@ -57,8 +56,8 @@ fn table_of_figures(lines: &[Sampled<(Load, Preset), Sample>]) -> Table {
         (Column::with_decimals("p50_us", "p50 µs", 2), |sample| sample.p50_us),
         (Column::median("p99_us", "p99 µs", 2), |sample| sample.p99_us),
         (Column::new("per_second", "per second"), |sample| sample.per_second),
-        (Column::median("client_cores", "client\ncores", 2), |it| it.client_cores),
-        (Column::median("server_cores", "server\ncores", 2), |it| it.server_cores),
+        (Column::median("client_cores", "client\ncores", 2), |it| it.cores.client),
+        (Column::median("server_cores", "server\ncores", 2), |it| it.cores.server),
     ];
     let lead = vec![Column::new("load", "load"), Column::new("preset", "preset")];
     let rows = lines.iter().map(|Sampled { subject: (load, preset), samples }| {

@@ -89,8 +89,8 @@ fn table_of_figures(lines: &[Sampled<(Workload, Preset), Ycsb>]) -> Table {
         (Column::median("read_p99_us", "reads\np99 µs", 1), |it| p99_us(&it.reads)),
         (Column::with_decimals("write_p50_us", "writes\np50 µs", 1), |it| p50_us(&it.writes)),
         (Column::median("write_p99_us", "writes\np99 µs", 1), |it| p99_us(&it.writes)),
-        (Column::median("client_cores", "client\ncores", 2), |it| it.cores[1]),
-        (Column::median("server_cores", "server\ncores", 2), |it| it.cores[0]),
+        (Column::median("client_cores", "client\ncores", 2), |it| it.cores.client),
+        (Column::median("server_cores", "server\ncores", 2), |it| it.cores.server),
     ];
     let lead = vec![Column::new("workload", "workload"), Column::new("preset", "preset")];
     let rows = lines.iter().map(|Sampled { subject: (workload, preset), samples }| {

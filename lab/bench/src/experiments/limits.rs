@@ -1,7 +1,7 @@
 //! Limits of this machine without Farcall, and UCX over shared memory, interleaved.
 
 use super::env::{ExperimentEnv, Progress, Sampled};
-use super::line::{Rival, Sample};
+use super::subject::{Rival, Sample};
 use crate::baseline::Baseline;
 use crate::peer::PeerError;
 use crate::report::{Column, Figure, Report, Table};

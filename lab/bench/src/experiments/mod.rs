@@ -19,8 +19,6 @@ pub mod herd;
 pub mod kv_main;
 #[cfg(feature = "verbs")]
 pub mod limits;
-#[cfg(feature = "verbs")]
-pub(crate) mod line;
 pub mod own_syscalls;
 #[cfg(feature = "verbs")]
 pub mod perf;
@@ -42,6 +40,8 @@ pub mod server;
 pub mod service;
 #[cfg(feature = "verbs")]
 pub mod stream_waits;
+#[cfg(feature = "verbs")]
+pub(crate) mod subject;
 pub mod tune;
 
 #[cfg(feature = "verbs")]

@@ -1,7 +1,7 @@
 //! Cost of posting and waiting on a device: inlining, signalling, and sleeping instead of polling.
 
 use super::env::{ExperimentEnv, Progress};
-use super::line::{Line, Sample};
+use super::subject::{Sample, Subject};
 use crate::measure::Spread;
 use crate::report::Report;
 use crate::rnic::{Inlining, Operation, RnicError, RnicTask, RnicTest, Tuning};
@@ -85,20 +85,23 @@ pub(super) fn measure(
 ) -> Result<Option<Posting>, RnicError> {
     // There are many small measurements, and only samples taken close together are compared.
     let env = env.shortened(4);
-    let mut lines: Vec<(Probe, Line)> = Probe::all().map(|probe| (probe, Line::from(probe.task()))).collect();
-    let is_complete = env.interleave(
-        &mut lines,
+    let problems_before = report.problems.len();
+    let probes = Probe::all().map(|probe| (probe, Subject::from(probe.task())));
+    let sampled = env.sample(
+        probes,
         report,
         progress,
         |(probe, _)| probe.to_string(),
-        |(_, line), _, report| match line.measure(chosen, &env, None, report) {
-            // The device does not inline this length, so there is nothing to compare.
-            Err(RnicError::Illegal(_)) => Ok(()),
-            measured => measured,
+        |(_, subject), _, report| {
+            match subject.measure(chosen, &env, None, report) {
+                // The device does not inline this length, so there is nothing to compare.
+                Err(RnicError::Illegal(_)) => Ok(None),
+                measured => measured,
+            }
         },
     )?;
     let median = |probe: Probe, figure: fn(&Sample) -> f64| {
-        let samples = lines.iter().find(|(known, _)| *known == probe).map(|(_, line)| &line.samples);
+        let samples = sampled.iter().find(|it| it.subject.0 == probe).map(|it| &it.samples);
         Spread::of(samples.into_iter().flatten().map(figure)).map(|spread| spread.median)
     };
     let rate = |probe| median(probe, |sample| sample.per_second);
@@ -106,7 +109,8 @@ pub(super) fn measure(
     let (Some(polled), Some(slept)) = (one_way_us(Probe::Polled), one_way_us(Probe::Slept)) else {
         return Ok(None);
     };
-    Ok(is_complete.then(|| Posting {
+    // An early end is a problem.
+    Ok((report.problems.len() == problems_before).then(|| Posting {
         inline_max_bytes: inline_limit(|len| Some((rate(Probe::Inline(len))?, rate(Probe::Fetched(len))?))),
         signal_every: rarest_needed(|every| rate(Probe::Signalled(every))),
         idle_turn_ns,

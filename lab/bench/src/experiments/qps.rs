@@ -5,9 +5,9 @@
 //! between two new processes. In a process that has created and destroyed a thousand pairs before, the memory of the
 //! next thousand is fragmented, and they cost more.
 
-use super::env::{ExperimentEnv, Progress};
-use super::line::Sample;
+use super::env::{ExperimentEnv, Progress, Sampled};
 use super::perf::new_report;
+use super::subject::Sample;
 use crate::measure::Spread;
 use crate::report::{Cell, Column, Report, Table};
 use crate::rnic::{self, Operation, RnicError, RnicTask, RnicTest, Survey, Tuning};
@@ -33,13 +33,15 @@ pub struct QpsPlan {
     pub window: u32,
 }
 
-/// A number of queue pairs and its samples.
-struct Line {
-    qps: u32,
-    active_qps: u32,
-    rates: Vec<Sample>,
-    latencies: Vec<Sample>,
+/// Connected queue pairs, and those of them that carry messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Qps {
+    connected: u32,
+    active: u32,
 }
+
+/// Throughput, and latency of one message at a time.
+type Samples = (Sample, Sample);
 
 /// Measures the queue pairs of `plan`.
 ///
@@ -52,9 +54,9 @@ pub fn run(
     progress: Progress<'_>,
 ) -> Result<Report, RnicError> {
     let survey = Survey::of(&chosen.nic);
-    let mut lines = plan.lines();
-    for line in &lines {
-        for task in [plan.rate(line), plan.latency(line)] {
+    let all = plan.qps();
+    for qps in &all {
+        for task in [plan.rate(*qps), plan.latency(*qps)] {
             task.check()?;
             task.check_device(&survey.attr, &survey.port.attr)?;
         }
@@ -69,53 +71,47 @@ pub fn run(
     );
     // The peers inherit the limit. If it is too low, the operation that runs out of descriptors reports it.
     raise_descriptor_limit();
-    env.interleave(
-        &mut lines,
-        &mut report,
-        progress,
-        |line| format!("{} queue pairs, {} active", line.qps, line.active_qps),
-        |line, _, _| {
-            let measure = |task| rnic::measure_apart(chosen, task, &env.pair_plan()).map(Sample::from);
-            line.rates.push(measure(plan.rate(line))?);
-            line.latencies.push(measure(plan.latency(line))?);
-            Ok::<(), RnicError>(())
-        },
-    )?;
-    report.tables.push(table(&lines));
+    let title = |qps: &Qps| format!("{} queue pairs, {} active", qps.connected, qps.active);
+    let sampled = env.sample(all, &mut report, progress, title, |qps, _, _| {
+        let measure = |task| rnic::measure_apart(chosen, task, &env.pair_plan()).map(Sample::from);
+        Ok::<_, RnicError>(Some((measure(plan.rate(*qps))?, measure(plan.latency(*qps))?)))
+    })?;
+    report.tables.push(table(&sampled));
     Ok(report)
 }
 
 impl QpsPlan {
-    /// Returns a line for each number of queue pairs with all active. Numbers above the reference also get a line with
-    /// as many active as the reference.
-    fn lines(&self) -> Vec<Line> {
-        let line = |qps, active_qps| Line { qps, active_qps, rates: Vec::new(), latencies: Vec::new() };
+    /// Returns each number of queue pairs with all active. Numbers above the reference are also measured with as many
+    /// active as the reference.
+    fn qps(&self) -> Vec<Qps> {
+        let qps = |connected: &u32, active: &u32| Qps { connected: *connected, active: *active };
         let mut counts = self.counts.clone();
         counts.push(REFERENCE_QPS);
         counts.sort_unstable();
         counts.dedup();
-        let all = counts.iter().map(|qps| line(*qps, *qps));
-        let few = counts.iter().filter(|qps| **qps > REFERENCE_QPS).map(|qps| line(*qps, REFERENCE_QPS));
+        let all = counts.iter().map(|count| qps(count, count));
+        let few = counts.iter().filter(|count| **count > REFERENCE_QPS);
+        let few = few.map(|count| qps(count, &REFERENCE_QPS));
         all.chain(few).collect()
     }
 
-    fn rate(&self, line: &Line) -> RnicTask {
-        let tuning = Tuning { window: self.window, chain: 1, signal_every: self.window, ..self.tuning(line) };
-        RnicTask { test: RnicTest::Throughput, tuning, ..self.latency(line) }
+    fn rate(&self, qps: Qps) -> RnicTask {
+        let tuning = Tuning { window: self.window, chain: 1, signal_every: self.window, ..self.tuning(qps) };
+        RnicTask { test: RnicTest::Throughput, tuning, ..self.latency(qps) }
     }
 
-    fn latency(&self, line: &Line) -> RnicTask {
-        RnicTask::latency(self.operation, self.transport, self.len_bytes, self.tuning(line))
+    fn latency(&self, qps: Qps) -> RnicTask {
+        RnicTask::latency(self.operation, self.transport, self.len_bytes, self.tuning(qps))
     }
 
-    fn tuning(&self, line: &Line) -> Tuning {
-        Tuning { qps: line.qps, active_qps: line.active_qps, ..Tuning::LATENCY }
+    fn tuning(&self, qps: Qps) -> Tuning {
+        Tuning { qps: qps.connected, active_qps: qps.active, ..Tuning::LATENCY }
     }
 }
 
-fn table(lines: &[Line]) -> Table {
-    let ns_per_message = |sample: &Sample| 1e9 / sample.per_second;
-    let median_us = |sample: &Sample| sample.p50_us;
+fn table(sampled: &[Sampled<Qps, Samples>]) -> Table {
+    let ns_per_message = |(rate, _): &Samples| 1e9 / rate.per_second;
+    let median_us = |(_, latency): &Samples| latency.p50_us;
     let mut table = Table::new(
         "Throughput, and one message at a time (one way); ratios to the line of 16",
         vec![
@@ -131,31 +127,31 @@ fn table(lines: &[Line]) -> Table {
             Column::median("server_cores", "server cores", 2).wide(),
         ],
     );
-    let reference = lines.iter().find(|line| line.qps == REFERENCE_QPS);
-    for line in lines {
-        let reference = reference.unwrap_or(line);
+    let reference = sampled.iter().find(|it| it.subject.connected == REFERENCE_QPS);
+    for it @ Sampled { subject, samples } in sampled {
+        let reference = &reference.unwrap_or(it).samples;
         table.push(vec![
-            u64::from(line.qps).into(),
-            u64::from(line.active_qps).into(),
-            spread(&line.rates, |sample| sample.per_second),
-            spread(&line.rates, ns_per_message),
-            ratios(&line.rates, &reference.rates, ns_per_message),
-            spread(&line.latencies, median_us),
-            ratios(&line.latencies, &reference.latencies, median_us),
-            spread(&line.rates, |sample| sample.lost_percent),
-            spread(&line.rates, |sample| sample.client_cores),
-            spread(&line.rates, |sample| sample.server_cores),
+            u64::from(subject.connected).into(),
+            u64::from(subject.active).into(),
+            spread(samples, |(rate, _)| rate.per_second),
+            spread(samples, ns_per_message),
+            ratios(samples, reference, ns_per_message),
+            spread(samples, median_us),
+            ratios(samples, reference, median_us),
+            spread(samples, |(rate, _)| rate.lost_percent),
+            spread(samples, |(rate, _)| rate.cores.client),
+            spread(samples, |(rate, _)| rate.cores.server),
         ]);
     }
     table
 }
 
-fn spread(samples: &[Sample], figure: impl Fn(&Sample) -> f64) -> Cell {
+fn spread(samples: &[Samples], figure: impl Fn(&Samples) -> f64) -> Cell {
     Spread::of(samples.iter().map(figure)).into()
 }
 
 /// Returns the ratios of a figure to that of the reference in the same repetition.
-fn ratios(samples: &[Sample], reference: &[Sample], figure: impl Fn(&Sample) -> f64) -> Cell {
+fn ratios(samples: &[Samples], reference: &[Samples], figure: impl Fn(&Samples) -> f64) -> Cell {
     Spread::of(samples.iter().zip(reference).map(|(sample, reference)| figure(sample) / figure(reference)))
         .into()
 }
@@ -164,7 +160,6 @@ fn ratios(samples: &[Sample], reference: &[Sample], figure: impl Fn(&Sample) -> 
 mod tests {
     use super::*;
     use farcall::select::Selection;
-    use std::time::Duration;
 
     fn plan(counts: &[u32]) -> QpsPlan {
         QpsPlan {
@@ -178,15 +173,14 @@ mod tests {
 
     #[test]
     fn plans_the_reference_and_idle_runs_of_many_queue_pairs() {
-        let lines: Vec<(u32, u32)> =
-            plan(&[100, 1]).lines().iter().map(|line| (line.qps, line.active_qps)).collect();
-        assert_eq!(lines, [(1, 1), (16, 16), (100, 100), (100, 16)]);
+        let planned: Vec<(u32, u32)> =
+            plan(&[100, 1]).qps().iter().map(|qps| (qps.connected, qps.active)).collect();
+        assert_eq!(planned, [(1, 1), (16, 16), (100, 100), (100, 16)]);
     }
 
     #[test]
     fn a_hundred_queue_pairs_are_compared_with_sixteen() {
-        let mut env = ExperimentEnv::new(1, Duration::from_millis(3), 0).unwrap();
-        env.launcher = crate::peer::tests::launcher();
+        let env = crate::peer::tests::env(3);
         let chosen = Selection::softnic().open().unwrap();
         let report = run(&chosen, &env, &plan(&[100]), &mut |_| true).unwrap();
         let rows = report.to_json()["tables"][0]["rows"].as_array().unwrap().clone();

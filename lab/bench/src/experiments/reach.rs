@@ -20,7 +20,6 @@ pub struct Reach {
 
 impl Reach {
     /// See [`client_options`].
-    #[must_use]
     pub fn options(&self, window: u32, patience: Duration) -> ClientOptions {
         client_options(window, patience, self.profile.as_ref())
     }

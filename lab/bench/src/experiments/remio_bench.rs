@@ -151,12 +151,12 @@ fn figures() -> [Figure<Sample>; 11] {
         (Column::median("p50_us", "p50 µs", 1), Sample::p50_us),
         (Column::median("p99_us", "p99 µs", 0), Sample::p99_us),
         (Column::median("work_per_request", "work", 3), Sample::work_per_request),
-        (Column::median("doorbells_per_request", "bells", 3), Sample::doorbells_per_request),
+        (Column::median("doorbells_per_request", "bells", 3), |it| it.per_request(it.counts.doorbells)),
         (Column::median("cpu_us_per_request", "CPU µs", 2), |sample| sample.cpu_us_per_request),
-        (Column::median("merged_per_request", "merged", 3).wide(), Sample::merged_per_request),
-        (Column::median("chained_per_request", "chained", 3).wide(), Sample::chained_per_request),
-        (Column::median("polls_per_request", "looks", 2).wide(), Sample::polls_per_request),
-        (Column::median("sleeps_per_request", "sleeps", 3).wide(), Sample::sleeps_per_request),
+        (Column::median("merged_per_request", "merged", 3).wide(), |it| it.per_request(it.counts.merged)),
+        (Column::median("chained_per_request", "chained", 3).wide(), |it| it.per_request(it.counts.chained)),
+        (Column::median("polls_per_request", "looks", 2).wide(), |it| it.per_request(it.polls.polls)),
+        (Column::median("sleeps_per_request", "sleeps", 3).wide(), |it| it.per_request(it.polls.sleeps)),
         (Column::median("in_flight_kib", "KiB in flight", 0).wide(), Sample::in_flight_kib),
     ]
 }
@@ -216,14 +216,11 @@ fn ratio_of_single(task: &RemioTask, line: &Line, lines: &[Line]) -> Cell {
 mod tests {
     use super::*;
     use farcall::select::Selection;
-    use std::time::Duration;
 
     fn plan() -> RemioPlan {
-        let mut env = ExperimentEnv::new(1, Duration::from_millis(2), 0).unwrap();
-        env.launcher = crate::peer::tests::launcher();
         let usual = RemioTask::of(Workload::MIXED, Combining::MergeAndChain);
         RemioPlan {
-            env,
+            env: crate::peer::tests::env(2),
             workloads: vec![Workload::ADJACENT_WRITES, Workload::TABLE_1],
             combinings: vec![Combining::Single, Combining::MergeAndChain],
             windows: vec![None, Some(64 << 10)],

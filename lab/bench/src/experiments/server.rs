@@ -9,13 +9,13 @@ use crate::peer::{
 };
 use crate::report::Report;
 use farcall_verbs::with_sources;
+use std::env;
 use std::io::BufReader;
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
-use std::{env, thread};
+use std::time::Duration;
 
 /// Environment variable that names the inherited memory in which a server counts its heap operations.
 const ALLOCATIONS_VARIABLE: &str = "FARCALL_ALLOCATIONS_FD";
@@ -113,22 +113,12 @@ impl ServerProcess {
     ) -> Result<Self, ServerError> {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut child = ChildProcess::start(command, cores, &[])?;
-        let deadline = Instant::now() + START_PATIENCE;
-        while !takes_connections(&ready) {
-            if !child.is_alive() {
-                return Err(not_ready("ended before it served"));
-            }
-            if Instant::now() > deadline {
-                return Err(not_ready("takes no connections"));
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
+        child.wait_until_serving(START_PATIENCE, || takes_connections(&ready)).map_err(not_ready)?;
         let ready = Ready { pid: child.0.id(), ..ready };
         Ok(Self { process: Process::Here { child, own: None }, ready })
     }
 
     /// Returns its process id, if it runs on this host.
-    #[must_use]
     pub fn pid(&self) -> Option<u32> {
         match &self.process {
             Process::Here { child, .. } => Some(child.0.id()),
@@ -137,7 +127,6 @@ impl ServerProcess {
     }
 
     /// Returns its addresses.
-    #[must_use]
     pub fn ready(&self) -> &Ready {
         &self.ready
     }
@@ -154,7 +143,6 @@ impl ServerProcess {
     }
 
     /// Returns the number of its heap allocations so far, if it is this program on this host.
-    #[must_use]
     pub fn allocations(&self) -> Option<u64> {
         match &self.process {
             Process::Here { own, .. } => own.as_ref().map(|own| own.allocations.read()),
@@ -173,20 +161,16 @@ impl ServerProcess {
     /// Returns an error if it does not end in time, or ends with a failure.
     pub fn stop(mut self, patience: Duration) -> Result<(), ServerError> {
         let child = match &mut self.process {
-            Process::Here { child, .. } => &mut child.0,
+            Process::Here { child, .. } => child,
             Process::There { control, .. } => return Ok(stop_server(control)?),
         };
-        let pid = rustix::process::Pid::from_child(child);
+        let pid = rustix::process::Pid::from_child(&child.0);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)
             .map_err(PeerError::system("kill"))?;
-        let deadline = Instant::now() + patience;
-        loop {
-            match child.try_wait().map_err(PeerError::system("waitpid"))? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(ServerError::Failed(status)),
-                None if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
-                None => return Err(ServerError::Stuck(child.id(), patience)),
-            }
+        match child.wait_until_ended(patience).map_err(PeerError::system("waitpid"))? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(ServerError::Failed(status)),
+            None => Err(ServerError::Stuck(child.0.id(), patience)),
         }
     }
 }

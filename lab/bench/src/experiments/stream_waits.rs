@@ -60,8 +60,8 @@ fn table_of_modes(lines: &[Line]) -> Table {
         (Column::with_decimals("p50_us", "p50 µs", 1), p50_us),
         (Column::median("p99_us", "p99 µs", 1), |served| served.latencies.summary().p99_ns as f64 / 1e3),
         (Column::new("per_second", "answers/s"), |served| served.per_second),
-        (Column::median("server_cores", "server\ncores", 3), |served| served.cores[0]),
-        (Column::median("client_cores", "client\ncores", 3), |served| served.cores[1]),
+        (Column::median("server_cores", "server\ncores", 3), |served| served.cores.server),
+        (Column::median("client_cores", "client\ncores", 3), |served| served.cores.client),
         (Column::median("idle_percent", "idle CPU\n%", 2), |served| served.idle_cores * 100.0),
     ];
     let rows = lines.iter().map(|line| (vec![line.subject.to_string().into()], &line.samples[..]));

@@ -1,10 +1,11 @@
 //! Byte streams and gRPC: each measurement starts a server of its own.
 
 use super::sample::Sample;
-use crate::experiments::line;
+use crate::experiments::subject;
 use crate::experiments::{ExperimentEnv, ExperimentError};
 use crate::grpc::{self, ClientPoolTask, Preset, YcsbTask};
 use crate::measure::LatencyRecorder;
+use crate::peer::BothEnds;
 use crate::streams::{self, Load, Medium, WaitMode};
 use farcall::select::SelectedNic;
 use std::fmt;
@@ -37,21 +38,11 @@ impl fmt::Display for Channel {
 }
 
 /// Returns rates, latencies and cores of a server and its clients.
-fn served(latencies: &LatencyRecorder, per_second: f64, cores: [f64; 2]) -> Sample {
-    let latency = latencies.summary();
-    let [server_cores, client_cores] = cores;
-    let times = line::Sample::of_latency(&latency, 1.0);
-    let line = line::Sample { per_second, server_cores, client_cores, ..times };
-    if latencies.count() == 0 {
-        // In a short run on a busy machine there may be no reply: the rate is 0 and there are no latencies.
-        return Sample::of_line(line::Sample {
-            per_second,
-            server_cores,
-            client_cores,
-            ..line::Sample::NONE
-        });
-    }
-    Sample { latency: Some(latency), ..Sample::of_line(line) }
+fn served(latencies: &LatencyRecorder, per_second: f64, cores: BothEnds) -> Sample {
+    // In a short run on a busy machine there may be no reply: the rate is 0 and there are no latencies.
+    let latency = (latencies.count() > 0).then(|| latencies.summary());
+    let times = latency.as_ref().map_or(subject::Sample::NONE, |it| subject::Sample::of_latency(it, 1.0));
+    Sample { latency, ..Sample::of(subject::Sample { per_second, cores, ..times }) }
 }
 
 impl Channel {
@@ -70,16 +61,16 @@ impl Channel {
             }
             Self::Writes(medium, len_bytes) => {
                 let it = streams::one_way(medium, len_bytes, chosen, &plan)?;
-                Sample::of_line(line::Sample {
+                Sample::of(subject::Sample {
                     per_second: it.writes_per_second,
                     bytes_per_second: it.writes_per_second * len_bytes as f64,
-                    ..line::Sample::NONE
+                    ..subject::Sample::NONE
                 })
             }
             Self::ClientPool(task) => {
                 let it = grpc::client_pool(task, chosen, &plan)?;
                 let mut sample = served(&it.latencies, it.per_second, it.cores);
-                sample.line.bytes_per_second = it.per_second * task.request_bytes as f64;
+                sample.common.bytes_per_second = it.per_second * task.request_bytes as f64;
                 sample.memory_mib_per_client = it.memory_bytes / f64::from(1 << 20);
                 sample
             }
@@ -95,7 +86,7 @@ impl Channel {
                 let of = |preset| grpc::ycsb(YcsbTask { preset, ..task }, chosen, &plan, seed);
                 let (tcp, ours) = (of(Preset::Tcp)?, of(task.preset)?);
                 let per_second = ours.per_second / tcp.per_second;
-                Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })
+                Sample::of_rate(per_second)
             }
         })
     }

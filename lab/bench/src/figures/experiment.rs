@@ -67,13 +67,11 @@ pub enum Scale {
 
 impl Axis {
     /// Returns an axis with linear scale.
-    #[must_use]
     pub const fn linear(name: &'static str, unit: &'static str) -> Self {
         Self { name, unit, scale: Scale::Linear }
     }
 
     /// Returns an axis with logarithmic scale.
-    #[must_use]
     pub const fn logarithmic(name: &'static str, unit: &'static str) -> Self {
         Self { name, unit, scale: Scale::Logarithmic }
     }
@@ -120,7 +118,6 @@ impl Experiment {
     }
 
     /// Returns whether `name` selects it: its own name, that of all panels of its figure, or that of its paper.
-    #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
         let (id, name) = (self.id.to_ascii_lowercase(), name.to_ascii_lowercase());
         let is_panel = |rest: &str| {
@@ -136,7 +133,6 @@ impl Experiment {
     }
 
     /// Returns whether it can be measured on one host but no part of it between two hosts.
-    #[must_use]
     pub fn is_of_one_host(&self) -> bool {
         self.not_yet.is_none()
             && !(self.trials)().iter().any(|trial| trial.spans_hosts() && !trial.is_limit())

@@ -7,7 +7,6 @@ use crate::html::{compact, conditions_table, escape, head, paragraphs, row, spre
 use std::fmt::Write;
 
 /// Returns the complete file.
-#[must_use]
 pub fn page(results: &Results) -> String {
     let mut html = head("Figures of the papers, measured here");
     html.push_str(&paragraphs("", &results.notes));

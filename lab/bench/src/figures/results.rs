@@ -143,19 +143,16 @@ impl Results {
     ///
     /// # Panics
     /// Never: names are text, and all numbers are finite.
-    #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).expect("results are plain data")
     }
 
     /// Returns the experiment `id`, if it ran.
-    #[must_use]
     pub fn of(&self, id: &str) -> Option<&Outcome> {
         self.experiments.iter().find(|outcome| outcome.id == id)
     }
 
     /// Returns whether the run is complete and without problems.
-    #[must_use]
     pub fn is_sound(&self) -> bool {
         self.is_complete && self.experiments.iter().all(|outcome| outcome.problems.is_empty())
     }
@@ -163,7 +160,6 @@ impl Results {
 
 impl Outcome {
     /// Creates the outcome of an experiment before its measurement.
-    #[must_use]
     pub fn new(experiment: &Experiment) -> Self {
         let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         Self {
@@ -185,7 +181,6 @@ impl Outcome {
     }
 
     /// Returns the measured curve `name`.
-    #[must_use]
     pub fn series(&self, name: &str) -> Option<&Series> {
         self.measured.iter().find(|series| series.name == name)
     }
@@ -193,7 +188,6 @@ impl Outcome {
 
 impl Series {
     /// Returns the value measured at `x`.
-    #[must_use]
     pub fn at(&self, x: f64) -> Option<Spread> {
         self.points.iter().find(|point| point.x == Some(x)).map(|point| point.y)
     }

@@ -1,13 +1,14 @@
 //! Results of a trial.
 
-use crate::experiments::line;
+use crate::experiments::subject;
 use crate::measure::LatencySummary;
 use crate::remio;
 
 /// Results of one run; NaN if the run does not provide them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
-    pub(super) line: line::Sample,
+    /// Figures that measurements of single verbs and limits have too.
+    pub(super) common: subject::Sample,
     /// Latencies, if single operations were timed.
     pub(super) latency: Option<LatencySummary>,
     /// Calls only: mean time until all calls that were outstanding together had their results.
@@ -20,17 +21,17 @@ pub(super) struct Sample {
     pub(super) empty_share: f64,
     /// Results of one-sided I/O.
     pub(super) remio: Option<remio::Sample>,
-    /// Median of writing operations, if `line` contains those of reading ones.
+    /// Median of writing operations, if `common` contains those of reading ones.
     pub(super) writes_p50_us: f64,
     /// Memory of the server per client.
     pub(super) memory_mib_per_client: f64,
 }
 
 impl Sample {
-    pub(super) fn of_line(line: line::Sample) -> Self {
+    pub(super) fn of(common: subject::Sample) -> Self {
         let none = f64::NAN;
         Self {
-            line,
+            common,
             latency: None,
             round_mean_us: none,
             verbs_per_call: none,
@@ -43,48 +44,53 @@ impl Sample {
         }
     }
 
+    /// Creates a sample that is a rate only.
+    pub(super) fn of_rate(per_second: f64) -> Self {
+        Self::of(subject::Sample { per_second, ..subject::Sample::NONE })
+    }
+
     pub(super) fn per_second(&self) -> f64 {
-        self.line.per_second
+        self.common.per_second
     }
 
     /// Returns millions of operations a second.
     pub(super) fn mops(&self) -> f64 {
-        self.line.per_second / 1e6
+        self.common.per_second / 1e6
     }
 
     /// Returns thousands of operations a second.
     pub(super) fn kops(&self) -> f64 {
-        self.line.per_second / 1e3
+        self.common.per_second / 1e3
     }
 
     /// Returns the duration of a single operation in seconds.
     pub(super) fn seconds(&self) -> f64 {
-        1.0 / self.line.per_second
+        1.0 / self.common.per_second
     }
 
     /// Returns the processor time of the server per operation, in microseconds.
     pub(super) fn server_us_per_op(&self) -> f64 {
-        self.line.server_cores * 1e6 / self.line.per_second
+        self.common.cores.server * 1e6 / self.common.per_second
     }
 
     pub(super) fn server_cores(&self) -> f64 {
-        self.line.server_cores
+        self.common.cores.server
     }
 
     pub(super) fn p99_us(&self) -> f64 {
-        self.line.p99_us
+        self.common.p99_us
     }
 
     pub(super) fn mean_us(&self) -> f64 {
-        self.line.mean_us
+        self.common.mean_us
     }
 
     pub(super) fn p50_us(&self) -> f64 {
-        self.line.p50_us
+        self.common.p50_us
     }
 
     pub(super) fn gb_per_second(&self) -> f64 {
-        self.line.bytes_per_second / 1e9
+        self.common.bytes_per_second / 1e9
     }
 
     pub(super) fn verbs_per_call(&self) -> f64 {
@@ -97,6 +103,6 @@ impl Sample {
     }
 
     pub(super) fn mb_per_second(&self) -> f64 {
-        self.line.bytes_per_second / 1e6
+        self.common.bytes_per_second / 1e6
     }
 }

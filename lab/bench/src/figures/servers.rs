@@ -3,12 +3,12 @@
 use super::sample::Sample;
 use crate::experiments::calls::{self, CallTask, SharedContext};
 use crate::experiments::kv_main::{FrontEnd, KvTask, StoreFixture};
-use crate::experiments::line::{self, Rival};
 use crate::experiments::server::ServerProcess;
+use crate::experiments::subject::{self, Rival};
 use crate::experiments::{ExperimentEnv, ExperimentError};
 use crate::files::{Files, FilesTask};
 use crate::measure::pin_thread;
-use crate::paged::{DatabaseTask, Databases, Learning, LearningTask};
+use crate::paged::{self, DatabaseFigures, DatabaseTask, Databases, Learning, LearningTask};
 use crate::python::python_with;
 use crate::remio::{self, Task};
 use crate::report::Report;
@@ -19,6 +19,7 @@ use crate::ucx::{Ucx, UcxError};
 use crate::workload::RecordShape;
 use farcall::select::{SelectedNic, Selection};
 use farcall_verbs::with_sources;
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -75,8 +76,8 @@ impl<'a> Servers<'a> {
     }
 
     /// Returns UCX if `subject` needs it. If it is not installed, that is a note.
-    pub(super) fn ucx(&mut self, subject: &line::Subject, report: &mut Report) -> Option<&Ucx> {
-        if !matches!(subject, line::Subject::Rival(Rival::Ucx(_))) {
+    pub(super) fn ucx(&mut self, subject: &subject::Subject, report: &mut Report) -> Option<&Ucx> {
+        if !matches!(subject, subject::Subject::Rival(Rival::Ucx(_))) {
             return None;
         }
         match self.ucx.get_or_insert_with(Ucx::find) {
@@ -92,12 +93,11 @@ impl<'a> Servers<'a> {
     pub(super) fn rate(&self, task: RnicTask, direction: Direction) -> Result<Sample, RnicError> {
         let clients = if self.env.server_half().is_some() { CLIENTS_OF_HALVES } else { 1 };
         let rate = rnic::rate(self.chosen, task, direction, clients, self.env)?;
-        Ok(Sample::of_line(line::Sample {
+        Ok(Sample::of(subject::Sample {
             per_second: rate.per_second,
             bytes_per_second: rate.per_second * task.len_bytes as f64,
-            client_cores: rate.cores.client,
-            server_cores: rate.cores.server,
-            ..line::Sample::NONE
+            cores: rate.cores,
+            ..subject::Sample::NONE
         }))
     }
 
@@ -121,7 +121,7 @@ impl<'a> Servers<'a> {
             server_cpu_us_per_call: sample.server_cpu_us_per_call,
             client_cpu_us_per_call: sample.client_cpu_us_per_call,
             empty_share: sample.empty_share,
-            ..Sample::of_line(sample.figures)
+            ..Sample::of(sample.figures)
         })
     }
 
@@ -142,12 +142,12 @@ impl<'a> Servers<'a> {
         };
         let sample = store.run(task, repetition, &mut report.problems)?;
         self.stores.push((rival, store));
-        let latencies = line::Sample::of_latency(&sample.load.latency, 1.0);
+        let latencies = subject::Sample::of_latency(&sample.load.latency, 1.0);
         Ok(Sample {
             latency: Some(sample.load.latency),
             verbs_per_call: sample.verbs_per_op,
             server_cpu_us_per_call: sample.us_per_op(sample.server_cpu),
-            ..Sample::of_line(line::Sample { per_second: sample.load.ops_per_second(), ..latencies })
+            ..Sample::of(subject::Sample { per_second: sample.load.ops_per_second(), ..latencies })
         })
     }
 
@@ -166,8 +166,9 @@ impl<'a> Servers<'a> {
     ) -> Result<Option<Sample>, ExperimentError> {
         pin_thread(self.env.client_core)?;
         let rate = self.files.measure(task, &self.chosen.selection, self.env, report)?;
-        Ok(rate
-            .map(|bytes_per_second| Sample::of_line(line::Sample { bytes_per_second, ..line::Sample::NONE })))
+        Ok(rate.map(|bytes_per_second| {
+            Sample::of(subject::Sample { bytes_per_second, ..subject::Sample::NONE })
+        }))
     }
 
     /// Measures the rate of images in training. Without TensorFlow there is a note and no point.
@@ -185,7 +186,7 @@ impl<'a> Servers<'a> {
         };
         let (cores, duration) = ([self.env.server_core, self.env.client_core], self.env.scaled(TRAINING));
         let per_second = self.trainers.images_per_second(&python, training, duration, &cores)?;
-        Ok(Some(Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })))
+        Ok(Some(Sample::of_rate(per_second)))
     }
 
     /// Measures operations of a database that is partly resident. If that is not possible here, there is a note and no
@@ -197,20 +198,12 @@ impl<'a> Servers<'a> {
         report: &mut Report,
     ) -> Result<Option<Sample>, ExperimentError> {
         let nic = &self.chosen.selection;
-        match self.databases.measure(task, repetition, nic, self.env, report)? {
-            Ok(figures) => {
-                let (per_second, p99_us) = (figures.per_second, figures.p99_us);
-                Ok(Some(Sample::of_line(line::Sample { per_second, p99_us, ..line::Sample::NONE })))
-            }
-            Err(why) => {
-                report.note(format!(
-                    "{}, {}: not measured: {why}.",
-                    task.database,
-                    task.resident.backing.name()
-                ));
-                Ok(None)
-            }
-        }
+        let measured = self.databases.measure(task, repetition, nic, self.env, report);
+        let what = format!("{}, {}", task.database, task.resident.backing);
+        let figures = unless_not_here(measured, what, report)?;
+        Ok(figures.map(|DatabaseFigures { per_second, p99_us }| {
+            Sample::of(subject::Sample { per_second, p99_us, ..subject::Sample::NONE })
+        }))
     }
 
     /// Measures the duration in seconds of a training whose memory is partly resident. If that is not possible here,
@@ -228,24 +221,27 @@ impl<'a> Servers<'a> {
             }
         };
         let nic = &self.chosen.selection;
-        match self.learning.train(task, Path::new(&python), nic, self.env)? {
-            Ok(seconds) => {
-                let per_second = 1.0 / seconds;
-                Ok(Some(Sample::of_line(line::Sample { per_second, ..line::Sample::NONE })))
-            }
-            Err(why) => {
-                report.note(format!("{task}: not measured: {why}."));
-                Ok(None)
-            }
-        }
+        let measured = self.learning.train(task, Path::new(&python), nic, self.env);
+        Ok(unless_not_here(measured, task, report)?.map(|seconds| Sample::of_rate(1.0 / seconds)))
     }
 
     /// Measures one-sided I/O to newly started memory servers.
     pub(super) fn transfer(&self, task: &Task, repetition: u32) -> Result<Sample, ExperimentError> {
         let seed = self.env.seed.wrapping_add(repetition.into());
         let sample = remio::measure(self.chosen, task, &self.env.pair_plan(), seed)?;
-        let line =
-            line::Sample { per_second: sample.per_second, ..line::Sample::of_latency(&sample.latency, 1.0) };
-        Ok(Sample { latency: Some(sample.latency), remio: Some(sample), ..Sample::of_line(line) })
+        let line = subject::Sample {
+            per_second: sample.per_second,
+            ..subject::Sample::of_latency(&sample.latency, 1.0)
+        };
+        Ok(Sample { latency: Some(sample.latency), remio: Some(sample), ..Sample::of(line) })
     }
+}
+
+/// Converts the error that this machine does not support `what` to a note.
+fn unless_not_here<T>(
+    measured: Result<T, ExperimentError>,
+    what: impl fmt::Display,
+    report: &mut Report,
+) -> Result<Option<T>, ExperimentError> {
+    Ok(paged::supported(measured)?.map_err(|why| report.note(format!("{what}: not measured: {why}."))).ok())
 }

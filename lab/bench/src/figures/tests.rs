@@ -1,10 +1,8 @@
 use super::*;
-use crate::experiments::ExperimentEnv;
 use crate::measure::Spread;
 use farcall::select::Selection;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 fn experiments(names: &[&str]) -> Vec<&'static Experiment> {
     select(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).unwrap()
@@ -16,8 +14,7 @@ fn ids(names: &[&str]) -> Vec<&'static str> {
 
 /// Runs experiments that need no server of calls, until `count` steps have begun.
 fn run_briefly(names: &[&str], count: usize) -> (Results, usize) {
-    let mut env = ExperimentEnv::new(1, Duration::from_millis(2), 7).unwrap();
-    env.launcher = crate::peer::tests::launcher();
+    let env = crate::peer::tests::env(2);
     let chosen = Selection::softnic().open().unwrap();
     let experiments = experiments(names);
     let (mut begun, mut kept) = (0, 0);

@@ -9,7 +9,7 @@ use crate::experiments::ExperimentError;
 use crate::experiments::calls::CallTask;
 use crate::experiments::herd::{HerdFigure, HerdPlan};
 use crate::experiments::kv_main::{FrontEnd, KvTask};
-use crate::experiments::line::{self, Line, Rival};
+use crate::experiments::subject::{self, Rival};
 use crate::files::FilesTask;
 use crate::grpc::ClientPoolTask;
 use crate::measure::QUANTILES;
@@ -31,7 +31,7 @@ pub(super) const BARE_COPY: &str = "limit: bare copy of 1 MiB";
 /// Measured subject.
 pub(super) enum Subject {
     /// Verbs, echoes of verbs, limits without Farcall.
-    Line(Line),
+    Pair(subject::Subject),
     /// Operations for which the serving end is passive, or which it issues.
     Rate(RnicTask, Direction),
     /// The same, at the window with the highest rate.
@@ -75,7 +75,7 @@ pub struct Trial {
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.subject {
-            Subject::Line(line) => line.subject.fmt(f),
+            Subject::Pair(subject) => subject.fmt(f),
             Subject::Rate(task, direction) => write!(f, "{task}, {} B, {direction}", task.len_bytes),
             Subject::TunedRate(rate) => rate.fmt(f),
             Subject::Calls(task) => task.fmt(f),
@@ -94,7 +94,7 @@ impl Subject {
     /// Returns whether its serving end may be on another host.
     fn spans_hosts(&self) -> bool {
         match self {
-            Self::Line(line) => !matches!(line.subject, line::Subject::Rival(_)),
+            Self::Pair(subject) => !matches!(subject, subject::Subject::Rival(_)),
             Self::Rate(..) | Self::TunedRate(_) | Self::Calls(_) | Self::Remio(_) => true,
             Self::Kv(task) => !matches!(task.front_end, FrontEnd::Unix | FrontEnd::Foreign(..)),
             // Their servers listen on the loopback interface.
@@ -164,7 +164,7 @@ impl Trial {
     /// READ.
     pub(super) fn limits_of_one(y: fn(&Sample) -> f64) -> [Self; 2] {
         let read = RnicTask::latency(Operation::Read, Transport::Rc, 64, Tuning::LATENCY);
-        [Self::level(BARE_PING_PONG, Baseline::SharedMemory, y), Self::level(READ_ALONE, Line::from(read), y)]
+        [Self::level(BARE_PING_PONG, Baseline::SharedMemory, y), Self::level(READ_ALONE, read, y)]
     }
 
     /// Returns the limit of bandwidths, in GB/s.
@@ -180,21 +180,21 @@ impl Trial {
     /// Returns trials of one of HERD's micro-benchmarks for the columns in `columns`: a curve per column, by message
     /// length.
     pub(super) fn herd(figure: HerdFigure, columns: &'static [&'static str]) -> Vec<Self> {
-        Self::herd_of(figure, columns, Subject::Line)
+        Self::herd_of(figure, columns, Subject::Pair)
     }
 
     /// Returns trials of the rates of verbs in one direction, each at the window with the highest rate.
     pub(super) fn herd_rates(direction: Direction, columns: &'static [&'static str]) -> Vec<Self> {
-        Self::herd_of(HerdFigure::Throughput, columns, |line| match line.subject {
-            line::Subject::Verbs(task) => Subject::TunedRate(TunedRate::new(task, direction)),
-            _ => Subject::Line(line),
+        Self::herd_of(HerdFigure::Throughput, columns, |subject| match subject {
+            subject::Subject::Verbs(task) => Subject::TunedRate(TunedRate::new(task, direction)),
+            _ => Subject::Pair(subject),
         })
     }
 
     fn herd_of(
         figure: HerdFigure,
         columns: &'static [&'static str],
-        subject: impl Fn(Line) -> Subject,
+        subject: impl Fn(subject::Subject) -> Subject,
     ) -> Vec<Self> {
         let plan = HerdPlan {
             figures: vec![figure],
@@ -206,11 +206,11 @@ impl Trial {
         let grid = figure.grid(&plan);
         let mut trials = Vec::new();
         for row in grid.rows {
-            for (line, column) in row.points.into_iter().zip(&grid.columns) {
-                let (Some(line), true) = (line, columns.contains(&column.heading)) else { continue };
+            for (point, column) in row.points.into_iter().zip(&grid.columns) {
+                let (Some(point), true) = (point, columns.contains(&column.heading)) else { continue };
                 let y = grid.figure;
                 let x = row.len_bytes as f64;
-                trials.push(Self::at(column.heading, x, subject(line), move |s| y(&s.line)));
+                trials.push(Self::at(column.heading, x, subject(point.subject), move |s| y(&s.common)));
             }
         }
         trials
@@ -232,11 +232,10 @@ impl Trial {
         report: &mut Report,
     ) -> Result<Vec<Point>, ExperimentError> {
         let taken = match &mut self.subject {
-            Subject::Line(line) => {
+            Subject::Pair(subject) => {
                 let (chosen, env) = (servers.chosen, servers.env);
-                let measured = line.measure(chosen, env, servers.ucx(&line.subject, report), report);
-                unless_illegal(self.series, measured, report)?;
-                line.samples.pop().map(Sample::of_line)
+                let measured = subject.measure(chosen, env, servers.ucx(subject, report), report);
+                unless_illegal(self.series, measured, report)?.flatten().map(Sample::of)
             }
             Subject::Rate(task, direction) => {
                 let measured = servers.rate(*task, *direction);
@@ -271,12 +270,6 @@ fn unless_illegal<T>(
     measured.map(Some)
 }
 
-impl Subject {
-    fn of_rival(rival: Rival) -> Self {
-        Self::Line(Line::new(line::Subject::Rival(rival)))
-    }
-}
-
 /// Implements the conversions of tasks to subjects.
 macro_rules! subjects {
     ($($task:ty => $subject:expr;)*) => {
@@ -289,10 +282,9 @@ macro_rules! subjects {
 }
 
 subjects! {
-    Line => Subject::Line;
-    RnicTask => |task: RnicTask| Subject::Line(task.into());
-    Baseline => |baseline| Subject::of_rival(Rival::Bare(baseline));
-    Rival => Subject::of_rival;
+    RnicTask => |task: RnicTask| Subject::Pair(task.into());
+    Baseline => |baseline| Rival::Bare(baseline).into();
+    Rival => |rival: Rival| Subject::Pair(rival.into());
     (RnicTask, Direction) => |(task, direction)| Subject::Rate(task, direction);
     DatabaseTask => Subject::Database;
     LearningTask => Subject::Learning;

@@ -49,7 +49,7 @@ impl TunedRate {
         for window in WINDOWS {
             let task = RnicTask { tuning: self.task.tuning.with_window(window), ..self.task };
             match servers.rate(task, self.direction) {
-                Ok(sample) if sample.line.per_second > best.1 => best = (task, sample.line.per_second),
+                Ok(sample) if sample.common.per_second > best.1 => best = (task, sample.common.per_second),
                 Ok(_) => {}
                 // A device that cannot hold this many requests cannot hold more.
                 Err(RnicError::Illegal(_)) if best.1.is_finite() => break,

@@ -23,13 +23,9 @@ pub enum Verdict {
     Undetermined,
 }
 
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Confirmed => "confirmed",
-            Self::Refuted => "refuted",
-            Self::Undetermined => "cannot be determined here",
-        })
+names! {
+    Verdict {
+        Confirmed => "confirmed", Refuted => "refuted", Undetermined => "cannot be determined here",
     }
 }
 

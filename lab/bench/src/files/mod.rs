@@ -33,6 +33,8 @@ pub(crate) enum Place {
     Tmpfs,
 }
 
+names! { Place { Remote => "farcall mount", Empty => "an empty FUSE daemon", Tmpfs => "tmpfs" } }
+
 /// A pass over a file, record by record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FilesTask {
@@ -46,24 +48,10 @@ pub(crate) struct FilesTask {
 #[error("{0}")]
 pub(crate) struct NotMounted(String);
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Remote => "farcall mount",
-            Self::Empty => "an empty FUSE daemon",
-            Self::Tmpfs => "tmpfs",
-        })
-    }
-}
-
 impl fmt::Display for FilesTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}, records of {} B", self.place, self.pass, self.record_bytes)
     }
-}
-
-impl Place {
-    const ALL: [Self; 3] = [Self::Remote, Self::Empty, Self::Tmpfs];
 }
 
 /// One file for each [`Place`], created when it is first needed. Dropping this unmounts the mounted file systems.

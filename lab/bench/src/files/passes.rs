@@ -1,7 +1,6 @@
 //! IOzone's passes over one file: a new file is written, rewritten, read and reread, each time from the first record
 //! to the last.
 
-use std::fmt;
 use std::fs::{File, OpenOptions, remove_file};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -24,16 +23,7 @@ pub(crate) enum Pass {
     Reread,
 }
 
-impl fmt::Display for Pass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Write => "write",
-            Self::Rewrite => "rewrite",
-            Self::Read => "read",
-            Self::Reread => "reread",
-        })
-    }
-}
+names! { Pass { Write => "write", Rewrite => "rewrite", Read => "read", Reread => "reread" } }
 
 /// Storage of the bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,35 +1,27 @@
 //! Many clients of one server under any wait strategy (RR-Compound, sections IV-E and V). A process replies; one
 //! thread of this process runs all clients, each with a connection of its own.
 
-use super::service::Answers;
-use super::{failed, open, waiting};
-use crate::measure::{LatencyRecorder, cpu_time, keep_thread_on, pin_thread, resident_bytes};
-use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
+use super::load::Unary;
+use super::transport::{Connected, Transport};
+use super::{Preset, failed, waiting};
+use crate::measure::{LatencyRecorder, keep_thread_on, pin_thread, resident_bytes};
+use crate::peer::{self, BothEnds, Meter, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
 use crate::streams::WaitMode;
 use bytes::Bytes;
-use farcall::grpc::{Channel, GrpcOptions, Server, Services};
 use farcall::select::{SelectedNic, Selection};
 use farcall::stream::{StreamConfig, StreamOptions};
 use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_client::EchoClient;
-use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
-use farcall_echo::v1::echo_server::EchoServer;
-use farcall_link::Nic;
+use farcall_echo::v1::echo_direct::EchoDirectClient;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tokio::task::LocalSet;
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::body::Body;
-use tonic::client::GrpcService;
-use tonic::codegen::StdError;
-use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Endpoint, Server as Http2Server};
 
 /// Calls that each client repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +62,6 @@ pub struct ClientPoolTask {
 
 impl ClientPoolTask {
     /// Returns a task with one client without a pause, and a server with this wait strategy and one poller.
-    #[must_use]
     pub fn of(mode: WaitMode, calls: Calls, request_bytes: usize, answer_bytes: usize) -> Self {
         Self {
             mode,
@@ -83,6 +74,10 @@ impl ClientPoolTask {
             bp_timeout_us: None,
             ring_bytes: None,
         }
+    }
+
+    fn preset(&self) -> Preset {
+        if self.mode == WaitMode::Tcp { Preset::Tcp } else { Preset::Waits(self.mode) }
     }
 
     fn streams(&self) -> StreamOptions {
@@ -122,28 +117,9 @@ impl PeerTask for ClientPoolServer {
         };
         let runtime =
             builder.worker_threads(self.task.clients.max(1)).enable_all().build().map_err(failed)?;
-        runtime.block_on(async {
-            let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let ready = |address: SocketAddr| {
-                place.ready()?;
-                peer::send(place.control(), &address)
-            };
-            if self.task.mode == WaitMode::Tcp {
-                let incoming = TcpIncoming::bind(any).map_err(failed)?.with_nodelay(Some(true));
-                ready(incoming.local_addr().map_err(failed)?)?;
-                let server = Http2Server::builder().add_service(EchoServer::new(Answers));
-                return server.serve_with_incoming(incoming).await.map_err(failed);
-            }
-            let options = GrpcOptions::default().stream({
-                let ClientPoolTask { mode, pollers, bp_timeout_us, .. } = self.task;
-                waiting::serving(mode, pollers, bp_timeout_us, self.task.streams())?
-            });
-            let server = Server::bind(&open(&self.selection)?, any, options).map_err(failed)?;
-            let server = server.direct(echo_direct::methods(Arc::new(Answers)));
-            ready(server.address().map_err(failed)?)?;
-            let services = Services::new().add_service(EchoServer::new(Answers));
-            server.serve(services).await.map(|_never| ()).map_err(failed)
-        })
+        let ClientPoolTask { mode, pollers, bp_timeout_us, .. } = self.task;
+        let streams = waiting::serving(mode, pollers, bp_timeout_us, self.task.streams())?;
+        runtime.block_on(self.task.preset().serve(&self.selection, streams, true, &place))
     }
 }
 
@@ -154,8 +130,8 @@ pub struct ClientPool {
     pub latencies: LatencyRecorder,
     /// Responses a second of all clients.
     pub per_second: f64,
-    /// Cores used by all threads of the server, and by the clients.
-    pub cores: [f64; 2],
+    /// Processor time of all threads of the server, and of the clients.
+    pub cores: BothEnds,
     /// Memory of the server's process per client in bytes, resident and shared.
     pub memory_bytes: f64,
 }
@@ -182,26 +158,20 @@ impl Run {
         Err(PeerError::Part("an answer has other bytes than its request".to_owned()))
     }
 
+    /// Waits unless the measurement has ended. tokio's timers have a resolution of milliseconds, so the clients' core
+    /// polls the clock.
+    async fn pause(&self, time: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < time && !self.is_over.get() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Delays the start of a client with pauses, so that the clients do not all start at the same time.
     async fn stagger(&self, number: usize) {
-        let begun = Instant::now();
-        let share = self.task.interval.mul_f64(number as f64 / self.task.clients as f64);
-        while begun.elapsed() < share && !self.is_over.get() {
-            tokio::task::yield_now().await;
-        }
-    }
-
-    /// Waits until the next request of a client is due. tokio's timers have a resolution of milliseconds, so the
-    /// clients' core polls the clock.
-    async fn pause(&self) {
-        let begun = Instant::now();
-        while begun.elapsed() < self.task.interval && !self.is_over.get() {
-            tokio::task::yield_now().await;
-        }
+        self.pause(self.task.interval.mul_f64(number as f64 / self.task.clients as f64)).await;
     }
 }
-
-type Clients = Vec<tokio::task::JoinHandle<Result<LatencyRecorder, PeerError>>>;
 
 /// Measures many clients. Pins the calling thread.
 ///
@@ -226,20 +196,23 @@ pub fn client_pool(
         request: request.into(),
     });
     super::runtime()?.block_on(LocalSet::new().run_until(async {
-        let clients = if task.mode == WaitMode::Tcp {
-            tcp_clients(&run, address).await?
-        } else {
-            let nic = chosen.nic.clone();
-            native_clients(&run, &nic, address).await?
-        };
+        let mut clients = Vec::new();
+        let streams = waiting::calling(task.mode, task.bp_timeout_us, task.streams());
+        for number in 0..task.clients {
+            clients.push(match task.preset().connect(&chosen.nic, address, streams.clone()).await? {
+                Connected::Http2(channel) => spawn(&run, channel, number),
+                Connected::Native(channel) if task.calls == Calls::Direct => {
+                    spawn_local(call(Rc::clone(&run), EchoDirectClient::new(channel), number))
+                }
+                Connected::Native(channel) => spawn(&run, channel, number),
+            });
+        }
         tokio::time::sleep(plan.warm_up).await;
         run.is_recorded.set(true);
-        let (before, own, start) = (server.cpu_time()?, cpu_time(std::process::id())?, Instant::now());
+        let (meter, start) = (Meter::start(&server)?, Instant::now());
         tokio::time::sleep(plan.duration).await;
         run.is_recorded.set(false);
-        let elapsed = start.elapsed();
-        let busy = |now: Duration, before: Duration| now.saturating_sub(before).div_duration_f64(elapsed);
-        let cores = [busy(server.cpu_time()?, before), busy(cpu_time(std::process::id())?, own)];
+        let (elapsed, cores) = (start.elapsed(), meter.stop()?);
         let memory_bytes = memory_of(&server)? / task.clients as f64;
         run.is_over.set(true);
         let mut latencies = LatencyRecorder::default();
@@ -256,89 +229,43 @@ fn memory_of(server: &Peer) -> Result<f64, PeerError> {
     Ok(resident_bytes(pid)? as f64)
 }
 
-async fn tcp_clients(run: &Rc<Run>, address: SocketAddr) -> Result<Clients, PeerError> {
-    let mut clients = Vec::new();
-    for number in 0..run.task.clients {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(failed)?;
-        let channel = endpoint.tcp_nodelay(true).connect().await.map_err(failed)?;
-        clients.push(tokio::task::spawn_local(call(Rc::clone(run), EchoClient::new(channel), number)));
+/// Starts a client with tonic's generated code.
+fn spawn(
+    run: &Rc<Run>,
+    channel: impl Transport,
+    number: usize,
+) -> JoinHandle<Result<LatencyRecorder, PeerError>> {
+    let (run, client) = (Rc::clone(run), EchoClient::new(channel));
+    match run.task.calls {
+        Calls::Stream { in_flight } => spawn_local(converse(run, client, in_flight.max(1), number)),
+        Calls::Unary | Calls::Direct => spawn_local(call(run, client, number)),
     }
-    Ok(clients)
-}
-
-async fn native_clients(run: &Rc<Run>, nic: &Nic, address: SocketAddr) -> Result<Clients, PeerError> {
-    let mut clients = Vec::new();
-    let streams = waiting::calling(run.task.mode, run.task.bp_timeout_us, run.task.streams());
-    for number in 0..run.task.clients {
-        let options = GrpcOptions::default().stream(streams.clone());
-        let channel = Channel::connect(nic, address, options).await.map_err(failed)?;
-        clients.push(match run.task.calls {
-            Calls::Direct => tokio::task::spawn_local(call_directly(Rc::clone(run), channel, number)),
-            _ => tokio::task::spawn_local(call(Rc::clone(run), EchoClient::new(channel), number)),
-        });
-    }
-    Ok(clients)
-}
-
-async fn call_directly(run: Rc<Run>, channel: Channel, number: usize) -> Result<LatencyRecorder, PeerError> {
-    let client = EchoDirectClient::new(channel);
-    run.stagger(number).await;
-    one_by_one(&run, async || {
-        let answer = client.clone().unary(run.message()).await.map_err(failed)?;
-        Ok(answer.into_inner())
-    })
-    .await
-}
-
-async fn call<T>(run: Rc<Run>, client: EchoClient<T>, number: usize) -> Result<LatencyRecorder, PeerError>
-where
-    T: GrpcService<Body> + Clone,
-    T::Error: Into<StdError>,
-    T::ResponseBody: http_body::Body<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as http_body::Body>::Error: Into<StdError> + Send,
-{
-    run.stagger(number).await;
-    let Calls::Stream { in_flight } = run.task.calls else {
-        return one_by_one(&run, async || {
-            let answer = client.clone().unary(run.message()).await.map_err(failed)?;
-            Ok(answer.into_inner())
-        })
-        .await;
-    };
-    converse(&run, client, in_flight.max(1), number).await
 }
 
 /// Runs the calls of one client, each after the response to the previous one and a pause.
-async fn one_by_one(
-    run: &Run,
-    mut one: impl AsyncFnMut() -> Result<Message, PeerError>,
-) -> Result<LatencyRecorder, PeerError> {
+async fn call(run: Rc<Run>, mut client: impl Unary, number: usize) -> Result<LatencyRecorder, PeerError> {
+    run.stagger(number).await;
     let mut latencies = LatencyRecorder::default();
     while !run.is_over.get() {
         let start = Instant::now();
-        let answer = one().await?;
+        let answer = client.unary(run.message()).await.map_err(failed)?;
         if run.is_recorded.get() {
             latencies.record_ns(start.elapsed().as_nanos() as u64);
         }
         run.check(&answer)?;
-        run.pause().await;
+        run.pause(run.task.interval).await;
     }
     Ok(latencies)
 }
 
 /// Runs one call with up to `in_flight` outstanding messages. Responses arrive in the order of the messages.
-async fn converse<T>(
-    run: &Run,
-    mut client: EchoClient<T>,
+async fn converse(
+    run: Rc<Run>,
+    mut client: EchoClient<impl Transport>,
     in_flight: usize,
     number: usize,
-) -> Result<LatencyRecorder, PeerError>
-where
-    T: GrpcService<Body>,
-    T::Error: Into<StdError>,
-    T::ResponseBody: http_body::Body<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as http_body::Body>::Error: Into<StdError> + Send,
-{
+) -> Result<LatencyRecorder, PeerError> {
+    run.stagger(number).await;
     let (send, sent) = mpsc::channel(in_flight);
     let mut starts = std::collections::VecDeque::with_capacity(in_flight);
     for _ in 0..in_flight {
@@ -354,7 +281,7 @@ where
             latencies.record_ns(start.elapsed().as_nanos() as u64);
         }
         run.check(&answer)?;
-        run.pause().await;
+        run.pause(run.task.interval).await;
         if !run.is_over.get() {
             starts.push_back(Instant::now());
             send.send(run.message()).await.map_err(failed)?;

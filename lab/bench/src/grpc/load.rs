@@ -1,6 +1,7 @@
 //! Load of the client, which checks every response.
 
 use super::failed;
+use super::transport::Transport;
 use crate::measure::{LatencyRecorder, RoundTrips};
 use crate::peer::{PairPlan, PeerError};
 use bytes::Bytes;
@@ -8,15 +9,11 @@ use farcall_echo::v1::Message;
 use farcall_echo::v1::echo_client::EchoClient;
 use farcall_echo::v1::echo_direct::EchoDirectClient;
 use farcall_verbs::{Clock, MonotonicClock, Nanos};
-use http_body::Body as HttpBody;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::body::Body;
-use tonic::client::GrpcService;
-use tonic::codegen::StdError;
 use tonic::{Response, Status};
 
 /// Length of each message in bytes.
@@ -106,13 +103,7 @@ pub(super) trait Unary: Clone + 'static {
     async fn unary(&mut self, message: Message) -> Result<Message, Status>;
 }
 
-impl<T> Unary for EchoClient<T>
-where
-    T: GrpcService<Body> + Clone + 'static,
-    T::Error: Into<StdError>,
-    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
-{
+impl<T: Transport> Unary for EchoClient<T> {
     async fn unary(&mut self, message: Message) -> Result<Message, Status> {
         Self::unary(self, message).await.map(Response::into_inner)
     }
@@ -126,18 +117,12 @@ impl Unary for EchoDirectClient {
 
 impl Load {
     /// Runs the load: unary calls by `caller`, streams by `client`.
-    pub(super) async fn run<T>(
+    pub(super) async fn run(
         self,
         caller: impl Unary,
-        client: EchoClient<T>,
+        client: EchoClient<impl Transport>,
         plan: &PairPlan,
-    ) -> Result<RoundTrips, PeerError>
-    where
-        T: GrpcService<Body> + Clone + 'static,
-        T::Error: Into<StdError>,
-        T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
-        <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
-    {
+    ) -> Result<RoundTrips, PeerError> {
         let recorder = Recorder::new(plan.warm_up, plan.duration);
         match self {
             Self::Unary => unary(caller, recorder).await.map(Recorder::finish),
@@ -179,13 +164,10 @@ async fn unary(mut caller: impl Unary, mut recorder: Recorder) -> Result<Recorde
     Ok(recorder)
 }
 
-async fn converse<T>(mut client: EchoClient<T>, mut recorder: Recorder) -> Result<Recorder, PeerError>
-where
-    T: GrpcService<Body>,
-    T::Error: Into<StdError>,
-    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
-{
+async fn converse(
+    mut client: EchoClient<impl Transport>,
+    mut recorder: Recorder,
+) -> Result<Recorder, PeerError> {
     let (send, sent) = mpsc::channel(1);
     send.send(message(0, 0)).await.map_err(failed)?;
     let mut answers = client.converse(ReceiverStream::new(sent)).await.map_err(failed)?.into_inner();
@@ -200,13 +182,10 @@ where
     Ok(recorder)
 }
 
-async fn repeat<T>(mut client: EchoClient<T>, mut recorder: Recorder) -> Result<Recorder, PeerError>
-where
-    T: GrpcService<Body>,
-    T::Error: Into<StdError>,
-    T::ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
-{
+async fn repeat(
+    mut client: EchoClient<impl Transport>,
+    mut recorder: Recorder,
+) -> Result<Recorder, PeerError> {
     for number in 0.. {
         let mut answers = client.repeat(message(number, REPEATED)).await.map_err(failed)?.into_inner();
         let mut goes_on = true;

@@ -4,32 +4,27 @@
 mod clients;
 mod load;
 mod service;
+mod transport;
 mod waiting;
 mod ycsb;
 
 pub use clients::{Calls, ClientPool, ClientPoolServer, ClientPoolTask, client_pool};
 pub use ycsb::{Ycsb, YcsbServer, YcsbTask, ycsb};
 
-use crate::measure::{CpuMeter, RoundTrips, pin_thread};
-use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
+use crate::measure::{RoundTrips, pin_thread};
+use crate::peer::{self, BothEnds, Meter, PairPlan, PeerError, PeerPlace, PeerTask};
 use crate::streams::WaitMode;
-use farcall::grpc::{Channel, GrpcOptions, Server, Services};
 use farcall::select::{SelectedNic, Selection};
 use farcall::stream::StreamOptions;
 use farcall_echo::v1::echo_client::EchoClient;
-use farcall_echo::v1::echo_direct::{self, EchoDirectClient};
-use farcall_echo::v1::echo_server::EchoServer;
-use farcall_grpc::http2::{Connector, Incoming};
+use farcall_echo::v1::echo_direct::EchoDirectClient;
 use farcall_link::{Nic, WaitStrategy};
 pub use load::{CALLS_AT_ONCE, Load, MESSAGE_LEN_BYTES};
 use serde::{Deserialize, Serialize};
-use service::Answers;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::net::SocketAddr;
 use tokio::runtime::Runtime;
-use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Endpoint, Server as Http2Server};
+use transport::Connected;
 
 /// Transport of the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,47 +96,10 @@ impl PeerTask for GrpcServer {
     const KIND: &'static str = "grpc";
 
     fn run(self, place: PeerPlace) -> Result<(), PeerError> {
-        runtime()?.block_on(async {
-            let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let ready = |address: SocketAddr| {
-                place.ready()?;
-                peer::send(place.control(), &address)
-            };
-            let router = || Http2Server::builder().add_service(EchoServer::new(Answers));
-            match self.preset {
-                Preset::Tcp => {
-                    let incoming = TcpIncoming::bind(any).map_err(failed)?.with_nodelay(Some(true));
-                    ready(incoming.local_addr().map_err(failed)?)?;
-                    router().serve_with_incoming(incoming).await.map_err(failed)
-                }
-                Preset::Http2 => {
-                    let incoming =
-                        Incoming::bind(&open(&self.nic)?, any, self.preset.serving()?).map_err(failed)?;
-                    ready(incoming.address().map_err(failed)?)?;
-                    router().serve_with_incoming(incoming).await.map_err(failed)
-                }
-                Preset::Native | Preset::Direct | Preset::Waits(_) => {
-                    let options = GrpcOptions::default().stream(self.preset.serving()?);
-                    let mut server = Server::bind(&open(&self.nic)?, any, options).map_err(failed)?;
-                    if self.preset == Preset::Direct {
-                        server = server.direct(echo_direct::methods(Arc::new(Answers)));
-                    }
-                    ready(server.address().map_err(failed)?)?;
-                    let services = Services::new().add_service(EchoServer::new(Answers));
-                    server.serve(services).await.map(|_never| ()).map_err(failed)
-                }
-            }
-        })
+        let Self { preset, nic } = self;
+        let streams = preset.serving()?;
+        runtime()?.block_on(preset.serve(&nic, streams, preset == Preset::Direct, &place))
     }
-}
-
-async fn http2(
-    load: Load,
-    channel: tonic::transport::Channel,
-    plan: &PairPlan,
-) -> Result<RoundTrips, PeerError> {
-    let client = EchoClient::new(channel);
-    load.run(client.clone(), client, plan).await
 }
 
 /// Results of a load.
@@ -149,10 +107,8 @@ async fn http2(
 pub struct Measured {
     /// Calls or messages.
     pub trips: RoundTrips,
-    /// Cores used by the client.
-    pub client_cores: f64,
-    /// Cores used by the server.
-    pub server_cores: f64,
+    /// Processor time of both ends.
+    pub cores: BothEnds,
 }
 
 /// Measures a load over a new connection to a new server. Pins the calling thread.
@@ -169,39 +125,21 @@ pub fn measure(
     let server = GrpcServer { preset, nic: chosen.selection.clone() };
     let peer = plan.launcher.start(&server, plan.server_core, &[])?;
     let address: SocketAddr = peer::receive(peer.control())?;
-    let client_meter = CpuMeter::start(std::process::id())?;
-    let (server_before, start) = (peer.cpu_time()?, std::time::Instant::now());
+    let meter = Meter::start(&peer)?;
     let trips = runtime()?.block_on(async {
-        let endpoint = || Endpoint::from_shared(format!("http://{address}")).map_err(failed);
-        match preset {
-            Preset::Tcp => {
-                let channel = endpoint()?.tcp_nodelay(true).connect().await.map_err(failed)?;
-                http2(load, channel, plan).await
+        match preset.connect(&chosen.nic, address, preset.calling()).await? {
+            Connected::Http2(channel) => {
+                load.run(EchoClient::new(channel.clone()), EchoClient::new(channel), plan).await
             }
-            Preset::Http2 => {
-                let connector = Connector::new(&chosen.nic.clone(), address, preset.calling());
-                let channel = endpoint()?.connect_with_connector(connector).await.map_err(failed)?;
-                http2(load, channel, plan).await
+            Connected::Native(channel) if preset == Preset::Direct => {
+                load.run(EchoDirectClient::new(channel.clone()), EchoClient::new(channel), plan).await
             }
-            Preset::Native | Preset::Direct | Preset::Waits(_) => {
-                let options = GrpcOptions::default().stream(preset.calling());
-                let nic = chosen.nic.clone();
-                let channel = Channel::connect(&nic, address, options).await.map_err(failed)?;
-                let client = EchoClient::new(channel.clone());
-                if preset == Preset::Direct {
-                    load.run(EchoDirectClient::new(channel), client, plan).await
-                } else {
-                    load.run(client.clone(), client, plan).await
-                }
+            Connected::Native(channel) => {
+                load.run(EchoClient::new(channel.clone()), EchoClient::new(channel), plan).await
             }
         }
     })?;
-    let served = peer.cpu_time()?.saturating_sub(server_before);
-    Ok(Measured {
-        trips,
-        client_cores: client_meter.core_share()?,
-        server_cores: served.as_secs_f64() / start.elapsed().as_secs_f64().max(1e-9),
-    })
+    Ok(Measured { trips, cores: meter.stop()? })
 }
 
 #[cfg(test)]

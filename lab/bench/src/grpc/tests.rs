@@ -1,26 +1,13 @@
 use super::*;
-use crate::measure::Cores;
-use crate::peer::tests::launcher;
+use crate::peer::tests::plan;
 use crate::workload::Workload;
 use std::time::Duration;
 
 const WAYS: [WaitMode; 4] = [WaitMode::Bp, WaitMode::Bpts, WaitMode::Event, WaitMode::Bpev];
 
-fn plan() -> PairPlan {
-    let (server_core, client_core) = Cores::allowed().unwrap().server_and_client();
-    PairPlan {
-        launcher: launcher(),
-        server_core,
-        server_half: None,
-        client_core,
-        warm_up: Duration::from_millis(1),
-        duration: Duration::from_millis(20),
-    }
-}
-
 #[test]
 fn every_load_is_measured_over_every_preset() {
-    let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
+    let (plan, chosen) = (plan(20), Selection::softnic().open().unwrap());
     let presets = [Preset::Tcp, Preset::Http2, Preset::Native, Preset::Direct];
     for preset in presets.into_iter().chain(WAYS.map(Preset::Waits)) {
         for load in [Load::Unary, Load::Converse, Load::Window, Load::Repeat] {
@@ -33,7 +20,7 @@ fn every_load_is_measured_over_every_preset() {
 
 #[test]
 fn clients_of_one_server_are_measured_whichever_way_it_waits() {
-    let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
+    let (plan, chosen) = (plan(20), Selection::softnic().open().unwrap());
     for mode in WAYS.into_iter().chain([WaitMode::Tcp]) {
         for (calls, request_bytes, answer_bytes) in
             [(Calls::Unary, 4_096, 4_096), (Calls::Direct, 64, 8), (Calls::Stream { in_flight: 32 }, 32, 8)]
@@ -43,14 +30,17 @@ fn clients_of_one_server_are_measured_whichever_way_it_waits() {
             let pool = client_pool(task, &chosen, &plan).unwrap_or_else(|error| panic!("{task}: {error}"));
             let count = pool.latencies.count();
             assert!((count > 0) == (pool.per_second > 0.0), "{task}: {count}");
-            assert!(pool.memory_bytes > 0.0 && pool.cores.iter().all(|cores| *cores >= 0.0), "{task}");
+            assert!(
+                pool.memory_bytes > 0.0 && pool.cores.client >= 0.0 && pool.cores.server >= 0.0,
+                "{task}"
+            );
         }
     }
 }
 
 #[test]
 fn knobs_and_pauses_of_a_crowd_are_used() {
-    let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
+    let (plan, chosen) = (plan(20), Selection::softnic().open().unwrap());
     let usual = ClientPoolTask::of(WaitMode::Bpev, Calls::Unary, 8_192, 8_192);
     let interval = Duration::from_micros(400);
     let task = ClientPoolTask {
@@ -67,12 +57,12 @@ fn knobs_and_pauses_of_a_crowd_are_used() {
     let most = 2.0 * (1.0 / interval.as_secs_f64() + 1.0 / plan.duration.as_secs_f64());
     assert!(measured.per_second <= most, "{} of {most}", measured.per_second);
     let task = ClientPoolTask { pollers: 0, bp_timeout_us: Some(0), ..usual };
-    assert!(client_pool(task, &chosen, &plan).unwrap().cores[0].is_finite());
+    assert!(client_pool(task, &chosen, &plan).unwrap().cores.server.is_finite());
 }
 
 #[test]
 fn every_ycsb_workload_is_right_over_every_preset() {
-    let (plan, chosen) = (plan(), Selection::softnic().open().unwrap());
+    let (plan, chosen) = (plan(20), Selection::softnic().open().unwrap());
     let presets = [Preset::Tcp, Preset::Http2, Preset::Native, Preset::Direct, Preset::Waits(WaitMode::Bpev)];
     for workload in Workload::ALL {
         for preset in presets {

@@ -1,22 +1,24 @@
 //! The YCSB core workloads against the ordered key-value service (RR-Compound, section V-E). A process serves a store
 //! in a directory of its own; one thread of this process runs all clients, each with a connection of its own.
 
+use super::transport::{Connected, Transport};
 use super::{Preset, failed, open, runtime};
 use crate::load::Ledger;
-use crate::measure::{CpuMeter, LatencyRecorder, pin_thread};
-use crate::peer::{self, PairPlan, PeerError, PeerPlace, PeerTask};
+use crate::measure::{LatencyRecorder, pin_thread};
+use crate::peer::{self, BothEnds, Meter, PairPlan, PeerError, PeerPlace, PeerTask};
 use crate::workload::{Op, OpKind, OpStream, RecordShape, StreamConfig, Workload};
 use bytes::Bytes;
-use farcall::grpc::{Channel, GrpcOptions};
+use farcall::grpc::Channel;
 use farcall::select::{SelectedNic, Selection};
-use farcall_grpc::http2::Connector;
 use farcall_grpc_kv::v1::ordered_kv_client::OrderedKvClient;
 use farcall_grpc_kv::v1::ordered_kv_direct::OrderedKvDirectClient;
 use farcall_grpc_kv::v1::{
     BatchRequest, Change, GetRequest, GetResponse, PutRequest, PutResponse, Record, ScanRequest,
     ScanResponse, change,
 };
-use farcall_grpc_kv::{Durability, LsmServer, OrderedStore, ServerOptions, StoreOptions, Transport};
+use farcall_grpc_kv::{
+    Durability, LsmServer, OrderedStore, ServerOptions, StoreOptions, Transport as Served,
+};
 use rand::RngExt;
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
@@ -28,10 +30,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::LocalSet;
-use tonic::body::Body;
-use tonic::client::GrpcService;
-use tonic::codegen::StdError;
-use tonic::transport::Endpoint;
 use tonic::{Response, Status};
 
 /// Length of YCSB's keys: "user" and a hash.
@@ -80,10 +78,10 @@ impl PeerTask for YcsbServer {
         let store = Arc::new(OrderedStore::open(&self.folder, options).map_err(failed)?);
         let nic = || open(&self.selection);
         let transport = match self.preset {
-            Preset::Tcp => Transport::Tcp,
-            Preset::Http2 => Transport::Http2(nic()?, self.preset.serving()?),
+            Preset::Tcp => Served::Tcp,
+            Preset::Http2 => Served::Http2(nic()?, self.preset.serving()?),
             Preset::Native | Preset::Direct | Preset::Waits(_) => {
-                Transport::Native(nic()?, self.preset.serving()?)
+                Served::Native(nic()?, self.preset.serving()?)
             }
         };
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -108,7 +106,7 @@ pub struct Ycsb {
     /// Latencies of updates, inserts and complete read-modify-writes.
     pub writes: LatencyRecorder,
     /// Cores used by the server and by the clients.
-    pub cores: [f64; 2],
+    pub cores: BothEnds,
 }
 
 /// Client of the service's methods.
@@ -140,13 +138,7 @@ macro_rules! generated_methods {
     };
 }
 
-impl<T> Caller for OrderedKvClient<T>
-where
-    T: GrpcService<Body> + Clone + 'static,
-    T::Error: Into<StdError>,
-    T::ResponseBody: http_body::Body<Data = Bytes> + Send + 'static,
-    <T::ResponseBody as http_body::Body>::Error: Into<StdError> + Send,
-{
+impl<T: Transport> Caller for OrderedKvClient<T> {
     generated_methods!();
 }
 
@@ -178,8 +170,7 @@ pub fn ycsb(task: YcsbTask, chosen: &SelectedNic, plan: &PairPlan, seed: u64) ->
         first.load(&shape, task.records).await?;
         let ledger = Rc::new(RefCell::new(Ledger::new(task.records)));
         let scripts: Vec<Vec<Op>> = (0..task.clients).map(|client| script(task, client, seed)).collect();
-        let (before, meter, start) =
-            (server.cpu_time()?, CpuMeter::start(std::process::id())?, Instant::now());
+        let (meter, start) = (Meter::start(&server)?, Instant::now());
         let running: Vec<_> = clients
             .into_iter()
             .zip(scripts)
@@ -196,14 +187,13 @@ pub fn ycsb(task: YcsbTask, chosen: &SelectedNic, plan: &PairPlan, seed: u64) ->
             timed.reads.add(&one.reads);
             timed.writes.add(&one.writes);
         }
-        let elapsed = start.elapsed();
-        let served = server.cpu_time()?.saturating_sub(before).div_duration_f64(elapsed);
+        let (elapsed, cores) = (start.elapsed(), meter.stop()?);
         let count = timed.reads.count() + timed.writes.count();
         Ok(Ycsb {
             per_second: count as f64 / elapsed.as_secs_f64(),
             reads: timed.reads,
             writes: timed.writes,
-            cores: [served, meter.core_share()?],
+            cores,
         })
     };
     runtime()?.block_on(LocalSet::new().run_until(measuring))
@@ -231,26 +221,12 @@ enum Client {
 }
 
 async fn connect(preset: Preset, chosen: &SelectedNic, address: SocketAddr) -> Result<Client, PeerError> {
-    let endpoint = || Endpoint::from_shared(format!("http://{address}")).map_err(failed);
-    Ok(match preset {
-        Preset::Tcp => {
-            let channel = endpoint()?.tcp_nodelay(true).connect().await.map_err(failed)?;
-            Client::Http2(OrderedKvClient::new(channel))
+    Ok(match preset.connect(&chosen.nic, address, preset.calling()).await? {
+        Connected::Http2(channel) => Client::Http2(OrderedKvClient::new(channel)),
+        Connected::Native(channel) if preset == Preset::Direct => {
+            Client::Direct(OrderedKvDirectClient::new(channel))
         }
-        Preset::Http2 => {
-            let connector = Connector::new(&chosen.nic, address, preset.calling());
-            let channel = endpoint()?.connect_with_connector(connector).await.map_err(failed)?;
-            Client::Http2(OrderedKvClient::new(channel))
-        }
-        Preset::Native | Preset::Direct | Preset::Waits(_) => {
-            let options = GrpcOptions::default().stream(preset.calling());
-            let channel = Channel::connect(&chosen.nic, address, options).await.map_err(failed)?;
-            if preset == Preset::Direct {
-                Client::Direct(OrderedKvDirectClient::new(channel))
-            } else {
-                Client::Native(OrderedKvClient::new(channel))
-            }
-        }
+        Connected::Native(channel) => Client::Native(OrderedKvClient::new(channel)),
     })
 }
 

@@ -35,26 +35,22 @@ impl<S: Scheme> BypassTarget<S> {
     }
 
     /// Returns the traffic so far: READs, and the verbs of calls.
-    #[must_use]
     pub fn traffic(&self) -> Traffic {
         let (calls, gets) = (Traffic::of(self.client.calls().counters()), self.client.counters());
         Traffic { verbs: calls.verbs + gets.reads, ..calls }
     }
 
     /// Returns the cost of GETs so far.
-    #[must_use]
     pub fn gets(&self) -> ReadCounters {
         self.client.counters()
     }
 
     /// Returns when the loss of the connection was detected; `None` if it was not lost.
-    #[must_use]
     pub fn lost_at(&self) -> Option<Instant> {
         self.lost_at
     }
 
     /// Returns whether the connection now leads to another server process than at its start.
-    #[must_use]
     pub fn has_restarted(&self) -> bool {
         self.client.calls().server_incarnation() != self.incarnation
     }

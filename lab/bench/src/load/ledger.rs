@@ -28,13 +28,11 @@ pub struct Ledger {
 
 impl Ledger {
     /// Creates a ledger of `records` records at version 0.
-    #[must_use]
     pub fn new(records: u64) -> Self {
         Self { entries: vec![Entry::default(); records as usize], has_writes: false, is_shared: false }
     }
 
     /// Creates a ledger of records that other processes write as well: a reader may find any version.
-    #[must_use]
     pub fn shared(records: u64) -> Self {
         Self { is_shared: true, ..Self::new(records) }
     }
@@ -65,7 +63,6 @@ impl Ledger {
 
     /// Returns the oldest version that a read of `record` starting now may find.
     #[inline]
-    #[must_use]
     pub fn oldest(&self, record: u64) -> u64 {
         if !self.has_writes || self.is_shared {
             return 0;
@@ -76,7 +73,6 @@ impl Ledger {
     /// Returns the versions that a read of `record` ending now may find, if [`Self::oldest`] returned `oldest` when it
     /// began.
     #[inline]
-    #[must_use]
     pub fn expected(&self, record: u64, oldest: u64) -> RangeInclusive<u64> {
         if self.is_shared {
             return 0..=u64::MAX;

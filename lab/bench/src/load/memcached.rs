@@ -17,13 +17,11 @@ pub struct MemcachedTarget {
 
 impl MemcachedTarget {
     /// Creates a target that uses `client`.
-    #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client, outstanding: VecDeque::new(), exchanges: 0 }
     }
 
     /// Returns the traffic so far: the number of times that requests were sent together and awaited.
-    #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic { verbs: self.exchanges, empty_reads: 0 }
     }

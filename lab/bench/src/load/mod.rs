@@ -4,6 +4,7 @@
 mod bypass;
 mod ledger;
 mod memcached;
+mod presets;
 mod redis;
 mod result;
 mod rpc;
@@ -13,6 +14,7 @@ mod target;
 pub use bypass::BypassTarget;
 pub use ledger::Ledger;
 pub use memcached::MemcachedTarget;
+pub(crate) use presets::presets;
 pub use redis::RedisTarget;
 pub use result::{LoadError, LoadResult};
 pub use rpc::{AUTO, RpcTarget, Traffic, client_options, in_batches, settle, tuning_condition};

@@ -57,7 +57,6 @@ impl RedisTarget {
     }
 
     /// Returns the traffic so far: the number of times that requests were sent together and awaited.
-    #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic { verbs: self.exchanges, empty_reads: 0 }
     }

@@ -60,13 +60,11 @@ impl LoadResult {
     }
 
     /// Returns operations a second in the recorded period.
-    #[must_use]
     pub fn ops_per_second(&self) -> f64 {
         self.ops as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
 
     /// Returns all detected faults, one sentence each.
-    #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut count = |count: u64, what: &str| {

@@ -18,7 +18,6 @@ const CALLS_MAX: usize = 1024;
 /// Returns the client options that benchmarks use: the defaults of the library, R and F included, with a timeout of
 /// calls. A slot is reused a short time after its call has completed, so there are twice as many slots as `window`. A
 /// connection with a `profile` starts with it, others probe.
-#[must_use]
 pub fn client_options(window: u32, patience: Duration, profile: Option<&LinkProfile>) -> ClientOptions {
     let slots = (2 * window).next_power_of_two().clamp(16, u32::from(Geometry::WINDOW_MAX));
     let options = ClientOptions::default().connect_timeout(patience).profile(profile.cloned());
@@ -51,7 +50,6 @@ pub fn settle<'a>(
 
 /// Returns the options for a client that sends its calls in batches over the paths of a preset; `None` if there is no
 /// such preset.
-#[must_use]
 pub fn in_batches(mut options: ClientOptions, preset: &str, batch: BatchSizing) -> Option<ClientOptions> {
     let Plan { geometry, memory, .. } = options.config.plan;
     let batching = Batching::Calls(BatchConfig::default().size(batch));
@@ -71,13 +69,11 @@ pub struct Traffic {
 
 impl Traffic {
     /// Returns the traffic that a client counted.
-    #[must_use]
     pub fn of(counters: &Counters) -> Self {
         Self { verbs: counters.verbs(), empty_reads: counters.empty_reads() }
     }
 
     /// Returns the sum of the traffic of several clients.
-    #[must_use]
     pub fn of_all<'a>(clients: impl Iterator<Item = &'a Counters>) -> Self {
         clients.map(Self::of).fold(Self::default(), |sum, more| Self {
             verbs: sum.verbs + more.verbs,
@@ -96,7 +92,6 @@ impl Traffic {
 }
 
 /// Returns the final R and F of the clients as a condition of a report. `None` if no client fetches results.
-#[must_use]
 pub fn tuning_condition(
     tunings: impl Iterator<Item = (u32, u32)>,
     profile: Option<&LinkProfile>,
@@ -139,25 +134,21 @@ impl<C: AnyCaller + ?Sized> RpcTarget<C> {
     }
 
     /// Returns the traffic so far.
-    #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic::of(self.client.counters())
     }
 
     /// Returns the current R and F.
-    #[must_use]
     pub fn tuning(&self) -> (u32, u32) {
         self.client.tuning()
     }
 
     /// Returns when the loss of the connection was detected; `None` if it was not lost.
-    #[must_use]
     pub fn lost_at(&self) -> Option<Instant> {
         self.lost_at
     }
 
     /// Returns whether the connection now leads to another server process than at its start.
-    #[must_use]
     pub fn has_restarted(&self) -> bool {
         self.client.server_incarnation() != self.incarnation
     }

@@ -60,7 +60,6 @@ impl<T: Target> Connection<T> {
     ///
     /// # Panics
     /// Panics if `script` is empty.
-    #[must_use]
     pub fn new(target: T, script: Vec<Op>) -> Self {
         assert!(!script.is_empty(), "a connection has operations to issue");
         let (slots, free, to_write) = (Vec::new(), Vec::new(), Vec::new());
@@ -96,7 +95,6 @@ impl<T: Target> Connection<T> {
 
     /// Returns the number of submitted operations that have not completed. After a failed run these are the operations
     /// that failed with it.
-    #[must_use]
     pub fn outstanding(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -125,7 +123,6 @@ impl Load {
     ///
     /// # Panics
     /// Panics if the window is 0.
-    #[must_use]
     pub fn new(plan: LoadPlan) -> Self {
         assert!(plan.window > 0, "a window of 0 sends nothing");
         Self {
@@ -144,13 +141,11 @@ impl Load {
     }
 
     /// Returns the counter of completed operations, warm-up included, which is updated during the run.
-    #[must_use]
     pub fn completed(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.observed)
     }
 
     /// Returns the flag that ends the run early when it is set.
-    #[must_use]
     pub fn end(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.end)
     }

@@ -75,7 +75,6 @@ pub fn count_allocations() {
 
 /// Returns the number of counted allocations (`alloc`, `alloc_zeroed`, `realloc`) of this process; 0 while counting is
 /// disabled.
-#[must_use]
 pub fn own_allocations() -> u64 {
     counter().map_or(0, |counter| counter.load(Ordering::Relaxed))
 }
@@ -95,13 +94,11 @@ impl SharedAllocations {
     }
 
     /// Returns the descriptor of the memory, for a child to inherit.
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.segment.fd()
     }
 
     /// Returns the count of the child, even after it has exited.
-    #[must_use]
     pub fn read(&self) -> u64 {
         self.segment.memory().load(0, Ordering::Relaxed)
     }

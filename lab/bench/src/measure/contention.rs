@@ -10,7 +10,6 @@ const SAMPLE_PERIOD: Duration = Duration::from_millis(5);
 
 /// Samples the machine for a tenth of a second while nothing is measured. Returns a warning if more threads are
 /// runnable than the machine has cores.
-#[must_use]
 pub fn contention_warning() -> Option<String> {
     excess_threads(SAMPLES, SAMPLE_PERIOD).and_then(warning_of_excess)
 }

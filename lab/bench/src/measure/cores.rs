@@ -36,34 +36,29 @@ impl Cores {
     }
 
     /// Returns all cores.
-    #[must_use]
     pub fn as_slice(&self) -> &[usize] {
         &self.allowed
     }
 
     /// Returns the cores of server and client: the first two allowed ones. With a single core both ends share it, and
     /// every figure then measures the scheduler; callers report that.
-    #[must_use]
     pub fn server_and_client(&self) -> (usize, usize) {
         let server = self.allowed.first().copied().unwrap_or(0);
         (server, self.allowed.get(1).copied().unwrap_or(server))
     }
 
     /// Returns the cores of a server with `threads` threads: the first ones, each once.
-    #[must_use]
     pub fn of_server(&self, threads: u16) -> Vec<usize> {
         self.allowed.iter().copied().take(threads.max(1).into()).collect()
     }
 
     /// Returns the core of a serving process next to `others` running ones: the cores in turn, starting with the
     /// first.
-    #[must_use]
     pub fn of_peer(&self, others: usize) -> usize {
         self.allowed.get(others % self.allowed.len().max(1)).copied().unwrap_or(0)
     }
 
     /// Returns the core of client process `number`: the cores other than that of a server with one thread, in turn.
-    #[must_use]
     pub fn of_client(&self, number: u32) -> usize {
         let (server, client) = self.server_and_client();
         let others: Vec<usize> = self.allowed.iter().copied().filter(|core| *core != server).collect();
@@ -71,7 +66,6 @@ impl Cores {
     }
 
     /// Returns whether two ends can poll without sharing a core.
-    #[must_use]
     pub fn has_two(&self) -> bool {
         self.allowed.len() >= 2
     }

@@ -59,13 +59,11 @@ impl LatencyRecorder {
     }
 
     /// Returns the number of recorded latencies.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
     /// Returns the usual summary of the recorded latencies.
-    #[must_use]
     pub fn summary(&self) -> LatencySummary {
         LatencySummary {
             count: self.histogram.len(),

@@ -23,7 +23,6 @@ impl PairedRatio {
     /// the probability that a fair coin shows heads less than k times in n throws, whatever the distribution. The
     /// narrowest interval with sufficient confidence is chosen. With fewer than six pairs there is none, and the
     /// widest is returned.
-    #[must_use]
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let ratios = pairs.into_iter().map(|(one, other)| one / other);
         let mut sorted: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();

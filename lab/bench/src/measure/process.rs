@@ -133,7 +133,6 @@ impl Footprint {
     }
 
     /// Returns the growth since `earlier`; private memory counts beyond `allowed_bytes`.
-    #[must_use]
     pub fn leaks_since(self, earlier: Self, allowed_bytes: u64) -> Vec<ResourceLeak> {
         let mut leaks = Vec::new();
         if self.open_fds > earlier.open_fds {

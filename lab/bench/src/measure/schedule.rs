@@ -28,7 +28,6 @@ pub struct Share {
 impl Share {
     /// Returns the schedule of connection `number` of this process, starting at `start`. Operations are assigned to
     /// all connections in turn.
-    #[must_use]
     pub fn schedule(&self, number: u32, start: Nanos) -> Schedule {
         let each_ns = 1e9 / f64::from(self.per_second.max(1));
         let offset_ns = each_ns * f64::from(self.before + number);

@@ -17,7 +17,6 @@ pub struct Spread {
 
 impl Spread {
     /// Returns the spread of `values`, or `None` if there are none. Values that are not finite are left out.
-    #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -32,7 +31,6 @@ impl Spread {
     }
 
     /// Returns whether a repetition was disturbed: its value was more than twice, or less than half of the median.
-    #[must_use]
     pub fn is_disturbed(&self) -> bool {
         self.max > 2.0 * self.median || 2.0 * self.min < self.median
     }

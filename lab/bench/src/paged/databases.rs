@@ -1,7 +1,7 @@
 //! Databases under mixes of reads and updates.
 
 use super::confinement::Confinement;
-use super::{NotHere, Resident, redis, script};
+use super::{NotHere, Resident, redis, script, supported};
 use crate::experiments::{ExperimentEnv, ExperimentError};
 use crate::python::python_with;
 use crate::report::Report;
@@ -25,6 +25,8 @@ pub(crate) enum Database {
     /// Within the client's process.
     Sqlite,
 }
+
+names! { Database { Redis => "Redis", Sqlite => "SQLite" } }
 
 /// Facebook's mixes, as in the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,15 +70,6 @@ impl Mix {
     }
 }
 
-impl fmt::Display for Database {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Redis => "Redis",
-            Self::Sqlite => "SQLite",
-        })
-    }
-}
-
 impl fmt::Display for DatabaseTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {} % reads, {}", self.database, self.mix.reads_percent(), self.resident)
@@ -93,8 +86,8 @@ impl Databases {
     /// Returns the result of this repetition, measuring it if necessary.
     ///
     /// # Errors
-    /// Returns the inner error if the machine does not support the confinement. Returns the outer error if a database
-    /// fails, or if its bytes are not those that were written.
+    /// Returns [`NotHere`] if the machine does not support the confinement. Returns an error if a database fails, or if
+    /// its bytes are not those that were written.
     pub(crate) fn measure(
         &mut self,
         task: DatabaseTask,
@@ -102,16 +95,16 @@ impl Databases {
         nic: &Selection,
         env: &ExperimentEnv,
         report: &mut Report,
-    ) -> Result<Result<DatabaseFigures, NotHere>, ExperimentError> {
+    ) -> Result<DatabaseFigures, ExperimentError> {
         let DatabaseTask { database, mix, resident } = task;
         let asked = match self.of(database, resident, |of| of == repetition) {
-            Some(asked) => asked,
+            Some(asked) => asked?,
             None => self.ask(database, resident, repetition, nic, env, report)?,
         };
-        Ok(asked.map(|asked| match mix {
+        Ok(match mix {
             Mix::Etc => asked.etc,
             Mix::Sys => asked.sys,
-        }))
+        })
     }
 
     fn of(
@@ -133,25 +126,31 @@ impl Databases {
         nic: &Selection,
         env: &ExperimentEnv,
         report: &mut Report,
-    ) -> Result<Result<Asked, NotHere>, ExperimentError> {
-        let confinement = if resident == Resident::ALL {
-            Ok(Confinement::none())
-        } else {
-            let all = match self.of(database, Resident::ALL, |_| true) {
-                Some(all) => all,
-                None => self.ask(database, Resident::ALL, repetition, nic, env, report)?,
-            };
-            all.and_then(|Asked { peak_bytes, .. }| {
-                let bytes = resident.bytes_of(peak_bytes);
-                Confinement::open(resident.backing, bytes, peak_bytes, nic, env)
-            })
-        };
-        let asked = match confinement {
-            Ok(confinement) => run(database, &confinement, repetition, env, report)?,
-            Err(why) => Err(why),
-        };
+    ) -> Result<Asked, ExperimentError> {
+        let confinement = self.confine(database, resident, repetition, nic, env, report);
+        let asked = confinement.and_then(|it| run(database, &it, repetition, env, report));
+        let asked = supported(asked)?;
         self.asked.push((database, resident, repetition, asked.clone()));
-        Ok(asked)
+        Ok(asked?)
+    }
+
+    fn confine(
+        &mut self,
+        database: Database,
+        resident: Resident,
+        repetition: u32,
+        nic: &Selection,
+        env: &ExperimentEnv,
+        report: &mut Report,
+    ) -> Result<Confinement, ExperimentError> {
+        if resident == Resident::ALL {
+            return Ok(Confinement::none());
+        }
+        let Asked { peak_bytes, .. } = match self.of(database, Resident::ALL, |_| true) {
+            Some(all) => all?,
+            None => self.ask(database, Resident::ALL, repetition, nic, env, report)?,
+        };
+        Ok(Confinement::open(resident.backing, resident.bytes_of(peak_bytes), peak_bytes, nic, env)?)
     }
 }
 
@@ -162,16 +161,13 @@ fn run(
     repetition: u32,
     env: &ExperimentEnv,
     report: &mut Report,
-) -> Result<Result<Asked, NotHere>, ExperimentError> {
+) -> Result<Asked, ExperimentError> {
     let seed = env.seed.wrapping_add(repetition.into());
     let duration = env.scaled(DURATION);
     match database {
         Database::Redis => redis::run(confinement, duration, seed, env, report),
         Database::Sqlite => {
-            let python = match python_with("sqlite3", "python3 with SQLite") {
-                Ok(python) => python,
-                Err(missing) => return Ok(Err(NotHere(missing))),
-            };
+            let python = python_with("sqlite3", "python3 with SQLite").map_err(NotHere)?;
             let args = [RECORDS.to_string(), duration.as_secs_f64().to_string(), seed.to_string()];
             let cores = [env.server_core, env.client_core];
             script::run(confinement, Path::new(&python), SQLITE, &args, &cores)
@@ -188,8 +184,7 @@ mod tests {
         let Some(python) = script::tests::python() else { return };
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
         let args = ["1000", "0.05", "7"].map(str::to_owned);
-        let asked: Asked =
-            script::run(&Confinement::none(), python, SQLITE, &args, &[core]).unwrap().unwrap();
+        let asked: Asked = script::run(&Confinement::none(), python, SQLITE, &args, &[core]).unwrap();
         for figures in [asked.etc, asked.sys] {
             assert!(figures.per_second > 0.0 && figures.p99_us > 0.0, "{asked:?}");
         }

@@ -117,7 +117,9 @@ def text_rank():
     yield ranks
 
 
-steps = {it.__name__: it for it in (logistic_regression, gradient_boosting, k_means, text_rank)}[algorithm]()
+algorithms = {"logistic regression": logistic_regression, "k-means": k_means,
+              "gradient boosting": gradient_boosting, "TextRank": text_rank}
+steps = algorithms[algorithm]()
 next(steps)
 begun = time.monotonic()
 learnt = next(steps)

@@ -1,7 +1,7 @@
 //! Machine learning in Python.
 
 use super::confinement::Confinement;
-use super::{NotHere, Resident, script};
+use super::{Resident, script};
 use crate::experiments::{ExperimentEnv, ExperimentError};
 use farcall::select::Selection;
 use serde::Deserialize;
@@ -21,34 +21,18 @@ pub(crate) enum Algorithm {
     TextRank,
 }
 
+names! {
+    Algorithm {
+        LogisticRegression => "logistic regression", GradientBoosting => "gradient boosting",
+        KMeans => "k-means", TextRank => "TextRank",
+    }
+}
+
 /// Configuration of one training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LearningTask {
     pub(crate) algorithm: Algorithm,
     pub(crate) resident: Resident,
-}
-
-impl Algorithm {
-    /// Returns the name in `learning.py`.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::LogisticRegression => "logistic_regression",
-            Self::GradientBoosting => "gradient_boosting",
-            Self::KMeans => "k_means",
-            Self::TextRank => "text_rank",
-        }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::LogisticRegression => "logistic regression",
-            Self::GradientBoosting => "gradient boosting",
-            Self::KMeans => "k-means",
-            Self::TextRank => "TextRank",
-        })
-    }
 }
 
 impl fmt::Display for LearningTask {
@@ -75,15 +59,15 @@ impl Learning {
     /// Returns the duration of a training in seconds.
     ///
     /// # Errors
-    /// Returns the inner error if the machine does not support the confinement. Returns the outer error if the script
-    /// fails, or if its result differs from that with all of its memory resident.
+    /// Returns [`NotHere`](super::NotHere) if the machine does not support the confinement. Returns an error if the
+    /// script fails, or if its result differs from that with all of its memory resident.
     pub(crate) fn train(
         &mut self,
         task: LearningTask,
         python: &Path,
         nic: &Selection,
         env: &ExperimentEnv,
-    ) -> Result<Result<f64, NotHere>, ExperimentError> {
+    ) -> Result<f64, ExperimentError> {
         let LearningTask { algorithm, resident } = task;
         let run = |confinement: &Confinement| {
             let args = [algorithm.name().to_owned(), DATA_MIB.to_string()];
@@ -93,42 +77,29 @@ impl Learning {
         let reference = match self.references.iter().find(|(whose, _)| *whose == algorithm) {
             Some((_, reference)) => reference.clone(),
             None => {
-                let learnt = match run(&Confinement::none())? {
-                    Ok(learnt) => learnt,
-                    Err(why) => return Ok(Err(why)),
-                };
+                let learnt = run(&Confinement::none())?;
                 self.references.push((algorithm, learnt.clone()));
                 if resident == Resident::ALL {
-                    return Ok(Ok(learnt.seconds));
+                    return Ok(learnt.seconds);
                 }
                 learnt
             }
         };
         let peak_bytes = reference.peak_bytes;
         let bytes = resident.bytes_of(peak_bytes);
-        let confinement = match Confinement::open(resident.backing, bytes, peak_bytes, nic, env) {
-            Ok(confinement) => confinement,
-            Err(why) => return Ok(Err(why)),
-        };
-        let learnt = match run(&confinement)? {
-            Ok(learnt) => learnt,
-            Err(why) => return Ok(Err(why)),
-        };
+        let learnt = run(&Confinement::open(resident.backing, bytes, peak_bytes, nic, env)?)?;
         if learnt.digest != reference.digest {
             let what =
                 format!("{task}: learnt something else: {} instead of {}", learnt.digest, reference.digest);
             return Err(what.into());
         }
-        Ok(Ok(learnt.seconds))
+        Ok(learnt.seconds)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ALL: [Algorithm; 4] =
-        [Algorithm::LogisticRegression, Algorithm::GradientBoosting, Algorithm::KMeans, Algorithm::TextRank];
 
     #[test]
     fn what_is_learnt_is_a_matter_of_the_data_alone() {
@@ -138,11 +109,10 @@ mod tests {
         };
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
         let mut digests = Vec::new();
-        for algorithm in ALL {
+        for algorithm in Algorithm::ALL {
             let run = || {
                 let args = [algorithm.name().to_owned(), "1".to_owned()];
                 script::run::<Learnt>(&Confinement::none(), Path::new(&python), SCRIPT, &args, &[core])
-                    .unwrap()
                     .unwrap()
             };
             let (first, second) = (run(), run());
@@ -152,6 +122,6 @@ mod tests {
         }
         digests.sort_unstable();
         digests.dedup();
-        assert_eq!(digests.len(), ALL.len());
+        assert_eq!(digests.len(), Algorithm::ALL.len());
     }
 }

@@ -16,9 +16,10 @@ mod redis;
 mod script;
 pub mod swap_faults;
 
-pub(crate) use databases::{Database, DatabaseTask, Databases, Mix};
+pub(crate) use databases::{Database, DatabaseFigures, DatabaseTask, Databases, Mix};
 pub(crate) use learning::{Algorithm, Learning, LearningTask};
 
+use crate::experiments::ExperimentError;
 use std::fmt;
 
 /// Location of the pages that are not resident.
@@ -37,6 +38,13 @@ pub(crate) enum Backing {
     Zram,
 }
 
+names! {
+    Backing {
+        None => "all in local memory", Bare => "empty loop on FUSE", Remote => "farcall page",
+        Disk => "swap file", Zram => "zram",
+    }
+}
+
 /// Share of a program's memory that is resident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resident {
@@ -49,17 +57,11 @@ pub(crate) struct Resident {
 #[error("{0}")]
 pub(crate) struct NotHere(String);
 
-impl Backing {
-    /// Returns its name in a figure.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::None => "all in local memory",
-            Self::Bare => "empty loop on FUSE",
-            Self::Remote => "farcall page",
-            Self::Disk => "swap file",
-            Self::Zram => "zram",
-        }
-    }
+/// Separates a configuration that this machine does not support from other errors.
+pub(crate) fn supported<T>(
+    measured: Result<T, ExperimentError>,
+) -> Result<Result<T, NotHere>, ExperimentError> {
+    measured.map(Ok).or_else(|error| error.downcast().map(|why| Err(*why)))
 }
 
 impl Resident {

@@ -30,7 +30,7 @@ pub(super) fn run(
     seed: u64,
     env: &ExperimentEnv,
     report: &mut Report,
-) -> Result<Result<Asked, NotHere>, ExperimentError> {
+) -> Result<Asked, ExperimentError> {
     let dir = tempfile::tempdir()?;
     let store = ForeignStore::Redis;
     let cores = [env.server_core, env.client_core];
@@ -38,7 +38,7 @@ pub(super) fn run(
     let command = confinement.command(store.program());
     let server = match foreign_server::start(store, command, Socket::Unix, socket.clone(), 0, &cores) {
         Ok(server) => server,
-        Err(missing @ ServerError::NotInstalled(_)) => return Ok(Err(NotHere(missing.to_string()))),
+        Err(missing @ ServerError::NotInstalled(_)) => return Err(NotHere(missing.to_string()).into()),
         Err(error) => return Err(error.into()),
     };
     pin_thread(env.client_core)?;
@@ -57,7 +57,7 @@ pub(super) fn run(
     let (etc, sys) = (ask(Mix::Etc)?, ask(Mix::Sys)?);
     let peak_bytes = server.pid().map_or(Ok(0), resident_bytes)?;
     end(server)?;
-    Ok(Ok(Asked { etc, sys, peak_bytes }))
+    Ok(Asked { etc, sys, peak_bytes })
 }
 
 /// Ends the server. A failure status is ignored: the pager reports one when it is requested to end.

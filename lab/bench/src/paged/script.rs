@@ -9,8 +9,7 @@ use std::io::BufReader;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Timeout of a program, which may be paged from a slow disk on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -20,38 +19,36 @@ const END_PATIENCE: Duration = Duration::from_secs(60);
 /// Exit status by which a shell, and `farcall page`, report SIGKILL.
 const KILLED: i32 = 128 + 9;
 
-/// Runs a script to its end. Returns its output, or [`NotHere`] if it was killed because it cannot run in so little
-/// memory.
+/// Runs a script to its end. Returns its output.
+///
+/// # Errors
+/// Returns [`NotHere`] if it was killed because it cannot run in so little memory.
 pub(super) fn run<T: DeserializeOwned>(
     confinement: &Confinement,
     python: &Path,
     script: &str,
     args: &[String],
     cores: &[usize],
-) -> Result<Result<T, NotHere>, ExperimentError> {
+) -> Result<T, ExperimentError> {
     let mut command = confinement.command(python);
     command.args(["-c", script]).args(args).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = ChildProcess::start(&mut command, cores, &[])?;
     let output = child.0.stdout.take().ok_or("the program has no standard output")?;
     let line = next_line(&mut BufReader::new(output), PATIENCE)
         .map_err(|error| format!("the program did not report its results: {error}"))?;
-    let deadline = Instant::now() + END_PATIENCE;
-    while child.is_alive() && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(5));
-    }
-    let ended = child.0.try_wait()?.ok_or("the program does not end")?;
+    let ended = child.wait_until_ended(END_PATIENCE)?.ok_or("the program does not end")?;
     if ended.signal() == Some(9) || ended.code() == Some(KILLED) {
-        return Ok(Err(NotHere("it was killed, as a rule since it has too little memory".to_owned())));
+        return Err(NotHere("it was killed, as a rule since it has too little memory".to_owned()).into());
     }
     if !ended.success() {
         return Err(format!("the program ended with {ended}; its own message is on standard error").into());
     }
-    let said = serde_json::from_str(&line).map_err(|_| format!("the program said {:?}", line.trim()))?;
-    Ok(Ok(said))
+    serde_json::from_str(&line).map_err(|_| format!("the program said {:?}", line.trim()).into())
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::supported;
     use super::*;
 
     /// Returns the interpreter for tests, if there is one.
@@ -70,8 +67,8 @@ pub(super) mod tests {
         let Some(python) = python() else { return };
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
         let run = |script| run::<u32>(&Confinement::none(), python, script, &["7".to_owned()], &[core]);
-        assert_eq!(run("import sys; print(sys.argv[1])").unwrap(), Ok(7));
-        let killed = run("import os; os.kill(os.getpid(), 9)").unwrap().unwrap_err();
+        assert_eq!(run("import sys; print(sys.argv[1])").unwrap(), 7);
+        let killed = supported(run("import os; os.kill(os.getpid(), 9)")).unwrap().unwrap_err();
         assert!(killed.to_string().contains("too little memory"), "{killed}");
         let error = |script| run(script).unwrap_err().to_string();
         assert!(error("print('many')").contains("many"));

@@ -1,7 +1,7 @@
 //! Latency of page faults from a swap area: random accesses to memory of which a part is resident.
 
 use super::confinement::Confinement;
-use super::{Backing, NotHere, script};
+use super::{Backing, NotHere, script, supported};
 use crate::experiments::{ExperimentEnv, ExperimentError, Progress};
 use crate::python::python_with;
 use farcall::select::Selection;
@@ -77,7 +77,7 @@ pub fn run(
             if !tell(&format!("{}, round {} of {}", area.name(), round + 1, plan.rounds)) {
                 return Err("it was ended before all was measured".into());
             }
-            match one(plan, round, *area, Path::new(&python), nic, env)? {
+            match supported(one(plan, round, *area, Path::new(&python), nic, env))? {
                 Ok(round) => rounds.push(round),
                 Err(NotHere(why)) => *found = Err(why),
             }
@@ -97,13 +97,10 @@ fn one(
     python: &Path,
     nic: &Selection,
     env: &ExperimentEnv,
-) -> Result<Result<Round, NotHere>, ExperimentError> {
+) -> Result<Round, ExperimentError> {
     let (peak_bytes, resident) = (plan.size_bytes + PYTHON_BYTES, u64::from(plan.resident_percent));
     let resident_bytes = plan.size_bytes / 100 * resident + PYTHON_BYTES;
-    let confinement = match Confinement::open(area, resident_bytes, peak_bytes, nic, env) {
-        Ok(confinement) => confinement,
-        Err(why) => return Ok(Err(why)),
-    };
+    let confinement = Confinement::open(area, resident_bytes, peak_bytes, nic, env)?;
     let seed = plan.seed.wrapping_add(round.into());
     let args = [plan.size_bytes.to_string(), plan.touches.to_string(), seed.to_string()];
     script::run(&confinement, python, SCRIPT, &args, &[env.server_core, env.client_core])
@@ -132,8 +129,7 @@ mod tests {
         let Some(python) = python() else { return };
         let core = crate::measure::Cores::allowed().unwrap().as_slice()[0];
         let args = [(4 << 20).to_string(), "500".to_owned(), "7".to_owned()];
-        let round =
-            script::run::<Round>(&Confinement::none(), python, SCRIPT, &args, &[core]).unwrap().unwrap();
+        let round = script::run::<Round>(&Confinement::none(), python, SCRIPT, &args, &[core]).unwrap();
         assert!(round.faults < 50, "{round:?}");
     }
 

@@ -8,8 +8,12 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command};
+use std::process::{Child, ChildStdout, Command, ExitStatus};
+use std::thread;
 use std::time::{Duration, Instant};
+
+/// Interval at which the state of a child is queried.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A running child, which is killed when this is dropped.
 #[derive(Debug)]
@@ -34,6 +38,37 @@ impl ChildProcess {
     /// Returns whether the process has not exited.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
+    }
+
+    /// Waits until `is_serving`. If the process exits before, or does not serve within `patience`, the error states it.
+    pub(crate) fn wait_until_serving(
+        &mut self,
+        patience: Duration,
+        is_serving: impl Fn() -> bool,
+    ) -> Result<(), &'static str> {
+        let deadline = Instant::now() + patience;
+        while !is_serving() {
+            if !self.is_alive() {
+                return Err("ended before it served");
+            }
+            if Instant::now() > deadline {
+                return Err("takes no connections");
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Returns its exit status, or `None` if it does not exit within `patience`.
+    pub(crate) fn wait_until_ended(&mut self, patience: Duration) -> io::Result<Option<ExitStatus>> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let ended = self.0.try_wait()?;
+            if ended.is_some() || Instant::now() > deadline {
+                return Ok(ended);
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
     }
 }
 

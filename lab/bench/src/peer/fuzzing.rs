@@ -25,7 +25,6 @@ pub enum ParsedRequest {
 }
 
 /// Returns the action of a server half without options of its own for the bytes of a client half.
-#[must_use]
 pub fn parse_request(mut bytes: &[u8]) -> ParsedRequest {
     let is_alike = read_greeting(&mut bytes).is_ok_and(|said| check_greeting(&said) == GreetingCheck::Alike);
     let request: Result<AgentRequest, PeerError> = receive_up_to(bytes, REQUEST_LEN_BYTES_MAX);
@@ -45,7 +44,6 @@ pub fn parse_request(mut bytes: &[u8]) -> ParsedRequest {
 }
 
 /// Returns whether a client half would accept the bytes as a reply to any of its requests.
-#[must_use]
 pub fn is_an_answer(bytes: &[u8]) -> bool {
     fn of<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> bool {
         receive_up_to::<Result<T, String>>(bytes, MESSAGE_LEN_BYTES_MAX).is_ok()
@@ -54,7 +52,6 @@ pub fn is_an_answer(bytes: &[u8]) -> bool {
 }
 
 /// Returns the greeting of a client half of this release.
-#[must_use]
 pub fn greeting() -> String {
     super::remote_agent::greeting()
 }

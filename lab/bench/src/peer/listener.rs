@@ -85,7 +85,6 @@ impl Listener {
     }
 
     /// Returns the address on which it listens.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }

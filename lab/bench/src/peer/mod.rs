@@ -9,17 +9,23 @@
 
 mod child;
 mod control;
+#[cfg(feature = "verbs")]
+mod cost;
 #[doc(hidden)]
 pub mod fuzzing;
 mod listener;
 mod remote_agent;
 
 pub use control::Control;
+#[cfg(feature = "verbs")]
+pub use cost::BothEnds;
 pub use listener::Listener;
 pub use remote_agent::{RemoteAgent, Run};
 
 pub(crate) use child::{ChildProcess, adopt, free_ports, next_line};
 pub(crate) use control::{receive, send};
+#[cfg(feature = "verbs")]
+pub(crate) use cost::Meter;
 pub(crate) use remote_agent::{RemoteProcess, stop_server};
 
 use crate::measure::{CoreError, ProcessError, cpu_time};
@@ -196,7 +202,6 @@ pub struct PeerLauncher {
 
 impl PeerLauncher {
     /// Creates a launcher that starts the running binary with its hidden subcommand.
-    #[must_use]
     pub fn this_program() -> Self {
         Self::with_args([SUBCOMMAND])
     }
@@ -293,13 +298,11 @@ pub struct PeerPlace {
 
 impl PeerPlace {
     /// Returns the control stream.
-    #[must_use]
     pub fn control(&self) -> &Control {
         &self.control
     }
 
     /// Returns the RNIC to use if the other end uses `theirs`.
-    #[must_use]
     pub fn nic(&self, theirs: &Selection) -> Selection {
         self.own_nic.as_ref().map_or_else(|| theirs.clone(), |own| listener::nic_of(own, theirs))
     }
@@ -341,7 +344,6 @@ impl Peer {
     }
 
     /// Returns its process id, if it runs on this host.
-    #[must_use]
     pub fn pid(&self) -> Option<u32> {
         match &self.process {
             Process::Here(child) => Some(child.0.id()),
@@ -361,7 +363,6 @@ impl Peer {
     }
 
     /// Returns the control stream, which carries no further messages of this module once the peer is ready.
-    #[must_use]
     pub fn control(&self) -> &Control {
         &self.control
     }
@@ -379,6 +380,7 @@ impl Peer {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::experiments::ExperimentEnv;
 
     /// Returns a launcher that starts this test binary with only the entry point of the peer process.
     pub(crate) fn launcher() -> PeerLauncher {
@@ -386,6 +388,18 @@ pub(crate) mod tests {
             env::current_exe().unwrap(),
             ["--exact", "tasks::tests::entry_of_the_peer_process", "--nocapture"],
         )
+    }
+
+    /// Returns an environment with one short measurement, whose peers run this test binary.
+    pub(crate) fn env(duration_ms: u64) -> ExperimentEnv {
+        let mut env = ExperimentEnv::new(1, Duration::from_millis(duration_ms), 7).unwrap();
+        env.launcher = launcher();
+        env
+    }
+
+    /// Returns the plan of a measurement in [`env`](fn@env).
+    pub(crate) fn plan(duration_ms: u64) -> PairPlan {
+        env(duration_ms).pair_plan()
     }
 
     #[derive(Serialize, Deserialize)]

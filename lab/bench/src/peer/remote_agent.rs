@@ -102,19 +102,16 @@ impl Run {
     }
 
     /// Returns the run, for starting processes.
-    #[must_use]
     pub fn agent(&self) -> &RemoteAgent {
         &self.agent
     }
 
     /// Returns the conditions of the server half's host.
-    #[must_use]
     pub fn about(&self) -> &[(String, String)] {
         &self.about
     }
 
     /// Returns whether the connection to the server half is lost.
-    #[must_use]
     pub fn is_lost(&self) -> bool {
         self.control.is_closed()
     }
@@ -122,7 +119,6 @@ impl Run {
 
 impl RemoteAgent {
     /// Returns the server half's address.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -23,74 +23,29 @@ pub struct Sample {
 }
 
 impl Sample {
-    fn requests(&self) -> f64 {
-        (self.counts.reads + self.counts.writes) as f64
+    /// Returns a count per request.
+    pub fn per_request(&self, count: u64) -> f64 {
+        count as f64 / (self.counts.reads + self.counts.writes) as f64
+    }
+
+    /// Returns work requests per request.
+    pub fn work_per_request(&self) -> f64 {
+        self.per_request(self.counts.read_work + self.counts.write_work)
     }
 
     /// Returns the median completion time in µs.
-    #[must_use]
     pub fn p50_us(&self) -> f64 {
         self.latency.p50_ns as f64 / 1e3
     }
 
     /// Returns the 99th percentile of the completion time in µs.
-    #[must_use]
     pub fn p99_us(&self) -> f64 {
         self.latency.p99_ns as f64 / 1e3
     }
 
-    /// Returns work requests per request.
-    #[must_use]
-    pub fn work_per_request(&self) -> f64 {
-        (self.counts.read_work + self.counts.write_work) as f64 / self.requests()
-    }
-
-    /// Returns the share of requests that were merged into another one's work request.
-    #[must_use]
-    pub fn merged_per_request(&self) -> f64 {
-        self.counts.merged as f64 / self.requests()
-    }
-
-    /// Returns the work requests per request that were posted with another one's doorbell.
-    #[must_use]
-    pub fn chained_per_request(&self) -> f64 {
-        self.counts.chained as f64 / self.requests()
-    }
-
-    /// Returns doorbells per request.
-    #[must_use]
-    pub fn doorbells_per_request(&self) -> f64 {
-        self.counts.doorbells as f64 / self.requests()
-    }
-
-    /// Returns polls for completions per request.
-    #[must_use]
-    pub fn polls_per_request(&self) -> f64 {
-        self.polls.polls as f64 / self.requests()
-    }
-
-    /// Returns the number of requested completion events, each followed by a sleep, per request.
-    #[must_use]
-    pub fn sleeps_per_request(&self) -> f64 {
-        self.polls.sleeps as f64 / self.requests()
-    }
-
-    /// Returns context switches of the polling threads per request.
-    #[must_use]
-    pub fn switches_per_request(&self) -> f64 {
-        self.switches as f64 / self.requests()
-    }
-
     /// Returns the average of KiB in flight over all posts.
-    #[must_use]
     pub fn in_flight_kib(&self) -> f64 {
         let (sum_bytes, posts) = self.in_flight;
         sum_bytes as f64 / posts as f64 / 1024.0
-    }
-
-    /// Returns thousands of requests a second.
-    #[must_use]
-    pub fn kiops(&self) -> f64 {
-        self.per_second / 1e3
     }
 }

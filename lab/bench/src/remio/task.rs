@@ -75,17 +75,7 @@ pub enum LocalMemory {
     RegisteredOnce,
 }
 
-impl LocalMemory {
-    /// Returns the name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Copied => "pre",
-            Self::RegisteredEach => "dyn",
-            Self::RegisteredOnce => "attached",
-        }
-    }
-}
+names! { LocalMemory { Copied => "pre", RegisteredEach => "dyn", RegisteredOnce => "attached" } }
 
 /// Thread that polls for completions, and its wait strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,25 +94,16 @@ pub enum Polling {
     Adaptive,
 }
 
+names! {
+    Polling {
+        Inline => "inline", Busy => "busy", Event => "event", EventBatch => "event-batch",
+        NaiveHybrid => "hybrid", Adaptive => "adaptive",
+    }
+}
+
 impl Polling {
     /// MAX_RETRY of the paper.
     const MAX_RETRY: u32 = 120;
-    /// All variants.
-    pub const ALL: [Self; 6] =
-        [Self::Inline, Self::Busy, Self::Event, Self::EventBatch, Self::NaiveHybrid, Self::Adaptive];
-
-    /// Returns the name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Inline => "inline",
-            Self::Busy => "busy",
-            Self::Event => "event",
-            Self::EventBatch => "event-batch",
-            Self::NaiveHybrid => "hybrid",
-            Self::Adaptive => "adaptive",
-        }
-    }
 
     pub(super) const fn waiting(self) -> WaitStrategy {
         match self {
@@ -183,7 +164,6 @@ pub struct RemioTask {
 
 impl RemioTask {
     /// Returns a task with 4 KiB pages, as in the paper, two submitting threads and adaptive polling.
-    #[must_use]
     pub const fn of(workload: Workload, combining: Combining) -> Self {
         Self {
             workload,
@@ -252,7 +232,6 @@ impl RemioTask {
 }
 
 /// Returns the name of a combining strategy.
-#[must_use]
 pub const fn combining_name(combining: Combining) -> &'static str {
     match combining {
         Combining::Single => "single",

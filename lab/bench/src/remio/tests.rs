@@ -1,20 +1,13 @@
 use super::*;
-use crate::experiments::ExperimentEnv;
+use crate::peer::tests::plan;
 use farcall::select::Selection;
-use std::time::Duration;
 
 const COMBININGS: [Combining; 4] =
     [Combining::Single, Combining::Doorbell, Combining::Merge, Combining::MergeAndChain];
 
-fn plan() -> PairPlan {
-    let mut env = ExperimentEnv::new(1, Duration::from_millis(3), 0).unwrap();
-    env.launcher = crate::peer::tests::launcher();
-    env.pair_plan()
-}
-
 fn measured(task: RemioTask) -> Sample {
     let chosen = Selection::softnic().open().unwrap();
-    measure(&chosen, &Task::Remio(small(task)), &plan(), 5).unwrap_or_else(|error| panic!("{task}: {error}"))
+    measure(&chosen, &Task::Remio(small(task)), &plan(3), 5).unwrap_or_else(|error| panic!("{task}: {error}"))
 }
 
 /// Uses little memory, so that pages are read and written repeatedly.
@@ -105,7 +98,7 @@ fn bare_verbs_do_the_same_one_at_a_time_and_with_a_window() {
     for workload in Workload::ALL {
         for window in [1, 16] {
             let task = VerbsTask { workload, window, len_bytes: 4096, region_bytes: 1 << 20 };
-            let sample = measure(&chosen, &Task::Verbs(task), &plan(), 5).unwrap();
+            let sample = measure(&chosen, &Task::Verbs(task), &plan(3), 5).unwrap();
             assert!(sample.per_second > 0.0 && sample.latency.count > 0);
             assert_eq!(sample.work_per_request(), 1.0);
         }
@@ -117,18 +110,18 @@ fn bare_verbs_do_the_same_one_at_a_time_and_with_a_window() {
 fn wrong_bytes_end_a_measurement() {
     let chosen = Selection::softnic().open().unwrap();
     let task = small(RemioTask::of(Workload::RANDOM_READS, Combining::MergeAndChain));
-    let servers = memory_server::start(&chosen, &plan(), task.pages(6), 1, task.connections).unwrap();
-    let error = sessions::measure(&chosen, &task, &plan(), 5, &servers).unwrap_err().to_string();
+    let servers = memory_server::start(&chosen, &plan(3), task.pages(6), 1, task.connections).unwrap();
+    let error = sessions::measure(&chosen, &task, &plan(3), 5, &servers).unwrap_err().to_string();
     assert!(error.starts_with("wrong bytes: a READ of page"), "{error}");
     // Wrong pages that are only written are detected by the memory server.
     let task = small(RemioTask::of(Workload::RANDOM_WRITES, Combining::MergeAndChain));
-    let servers = memory_server::start(&chosen, &plan(), task.pages(6), 1, task.connections).unwrap();
-    let error = sessions::measure(&chosen, &task, &plan(), 5, &servers).unwrap_err().to_string();
+    let servers = memory_server::start(&chosen, &plan(3), task.pages(6), 1, task.connections).unwrap();
+    let error = sessions::measure(&chosen, &task, &plan(3), 5, &servers).unwrap_err().to_string();
     assert!(error.starts_with("wrong bytes: page"), "{error}");
     let task =
         VerbsTask { workload: Workload::RANDOM_READS, window: 4, len_bytes: 4096, region_bytes: 1 << 20 };
-    let servers = memory_server::start(&chosen, &plan(), task.pages(6), 1, 1).unwrap();
-    let error = verbs::measure(&chosen, &task, &plan(), 5, &servers[0]).err().unwrap().to_string();
+    let servers = memory_server::start(&chosen, &plan(3), task.pages(6), 1, 1).unwrap();
+    let error = verbs::measure(&chosen, &task, &plan(3), 5, &servers[0]).err().unwrap().to_string();
     assert!(error.starts_with("wrong bytes: a READ of page"), "{error}");
 }
 

@@ -11,7 +11,6 @@ pub struct Conditions {
 
 impl Conditions {
     /// Returns the conditions of every measurement on this machine: version, date, host, kernel, processor.
-    #[must_use]
     pub fn of_this_machine() -> Self {
         let mut conditions = Self::default();
         let uname = rustix::system::uname();

@@ -41,7 +41,6 @@ const INTERRUPTED: &str = "interrupted before the end";
 
 impl Report {
     /// Creates an empty report with the notice on the software RNIC.
-    #[must_use]
     pub fn new(title: impl Into<String>, conditions: Conditions) -> Self {
         Self {
             title: title.into(),
@@ -98,19 +97,16 @@ impl Report {
     }
 
     /// Returns whether there are no problems.
-    #[must_use]
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
     }
 
     /// Returns the report as one HTML file that needs no network.
-    #[must_use]
     pub fn to_html(&self) -> String {
         html::report(self)
     }
 
     /// Returns the report as one JSON value with stable names and exact numbers.
-    #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         json::report(self)
     }

@@ -19,25 +19,21 @@ pub struct Column {
 
 impl Column {
     /// Creates a column of whole numbers or text.
-    #[must_use]
     pub const fn new(key: &'static str, heading: &'static str) -> Self {
         Self::with_decimals(key, heading, 0)
     }
 
     /// Creates a column of numbers with `decimals` decimals.
-    #[must_use]
     pub const fn with_decimals(key: &'static str, heading: &'static str, decimals: usize) -> Self {
         Self { key, heading, decimals, shows_range: true, shown: Shown::Always }
     }
 
     /// Creates a column of numbers with `decimals` decimals, without their range in text.
-    #[must_use]
     pub const fn median(key: &'static str, heading: &'static str, decimals: usize) -> Self {
         Self::with_decimals(key, heading, decimals).median_only()
     }
 
     /// Creates a column that is only contained in JSON.
-    #[must_use]
     pub const fn json_only(key: &'static str) -> Self {
         let mut column = Self::new(key, "");
         column.shown = Shown::OnlyInJson;
@@ -134,7 +130,6 @@ pub struct Table {
 
 impl Table {
     /// Creates an empty table.
-    #[must_use]
     pub fn new(title: impl Into<String>, columns: Vec<Column>) -> Self {
         Self { title: title.into(), columns, rows: Vec::new() }
     }
@@ -200,7 +195,6 @@ impl Table {
     }
 
     /// Returns all rows in order.
-    #[must_use]
     pub fn rows(&self) -> &[Vec<Cell>] {
         &self.rows
     }

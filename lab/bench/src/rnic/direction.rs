@@ -4,7 +4,6 @@
 //! that issue operations, and a server that issues operations by passive clients (RF-RPC, section 2.2; HERD, figures 3
 //! and 4).
 
-use super::cost::{BothEnds, Meter};
 use super::endpoint::BenchEndpoint;
 use super::handshake::{self, Stop, TargetCounts};
 use super::target;
@@ -13,11 +12,10 @@ use super::waiting::Watch;
 use super::{Illegal, RnicError, RnicResult, Role, Survey, account, measure_from, throughput};
 use crate::experiments::clients::Client;
 use crate::experiments::{ExperimentEnv, ExperimentError, clients};
-use crate::peer::{PairPlan, PeerError, PeerPlace, PeerTask};
+use crate::peer::{BothEnds, Meter, PairPlan, PeerError, PeerPlace, PeerTask};
 use farcall::select::{SelectedNic, Selection};
 use farcall_verbs::with_sources;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::time::Duration;
 
 /// Direction of operations as seen from the serving end.
@@ -29,14 +27,7 @@ pub enum Direction {
     OutBound,
 }
 
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InBound => "in-bound",
-            Self::OutBound => "out-bound",
-        })
-    }
-}
+names! { Direction { InBound => "in-bound", OutBound => "out-bound" } }
 
 /// A rate of operations.
 #[derive(Debug, Clone, Copy, PartialEq)]

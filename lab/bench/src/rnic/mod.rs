@@ -5,7 +5,6 @@
 //! direction) or times until a completion. Throughput counts the messages that arrived. A [`RnicTask`] is plain data
 //! that is sent to the peer, so both ends use one description of the measurement.
 
-mod cost;
 mod direction;
 pub mod echo;
 mod endpoint;
@@ -24,7 +23,6 @@ mod task;
 mod throughput;
 mod waiting;
 
-pub use cost::BothEnds;
 pub(crate) use direction::OneOfMany;
 pub use direction::{Direction, Issuer, Rate, rate};
 pub use legality::Illegal;
@@ -34,8 +32,7 @@ pub use target::Target;
 pub use task::{Inlining, RnicTask, RnicTest, Tuning};
 
 use crate::measure::{CoreError, LatencySummary, ProcessError, pin_thread};
-use crate::peer::{PairPlan, Peer, PeerError, PeerPlace, PeerTask};
-use cost::Meter;
+use crate::peer::{BothEnds, Meter, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
 use endpoint::BenchEndpoint;
 use farcall::select::{SelectedNic, Selection};
 use farcall_link::{PostRefused, Transport};
@@ -69,7 +66,6 @@ pub struct RnicResult {
 
 impl RnicResult {
     /// Returns payload bytes a second in one direction.
-    #[must_use]
     pub fn bytes_per_second(&self) -> f64 {
         self.messages_per_second * self.task.len_bytes as f64
     }

@@ -3,7 +3,6 @@
 use farcall_link::Transport;
 use farcall_verbs::OpCaps;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// Bytes on which an atomic operates.
 pub const ATOMIC_LEN_BYTES: usize = 8;
@@ -28,26 +27,20 @@ pub enum Operation {
     FetchAdd,
 }
 
-impl Operation {
-    /// All operations.
-    pub const ALL: [Self; 7] = [
-        Self::Write,
-        Self::WriteImm,
-        Self::Read,
-        Self::Send,
-        Self::SendImm,
-        Self::CompareSwap,
-        Self::FetchAdd,
-    ];
+names! {
+    Operation {
+        Write => "WRITE", WriteImm => "WRITE_IMM", Read => "READ", Send => "SEND", SendImm => "SEND_IMM",
+        CompareSwap => "CAS", FetchAdd => "FAA",
+    }
+}
 
+impl Operation {
     /// Returns whether the operation delivers 32 bits of immediate data.
-    #[must_use]
     pub const fn has_imm(self) -> bool {
         matches!(self, Self::WriteImm | Self::SendImm)
     }
 
     /// Returns the device capabilities that the operation requires.
-    #[must_use]
     pub const fn caps(self) -> OpCaps {
         match self {
             Self::Write => OpCaps::WRITE,
@@ -60,7 +53,6 @@ impl Operation {
     }
 
     /// Returns whether the specification defines the operation over `transport`.
-    #[must_use]
     pub fn is_legal_over(self, transport: Transport) -> bool {
         match self {
             Self::Send | Self::SendImm => true,
@@ -70,35 +62,18 @@ impl Operation {
     }
 
     /// Returns whether the operation consumes a receive at the target, which thereby notices it.
-    #[must_use]
     pub const fn consumes_receive(self) -> bool {
         matches!(self, Self::WriteImm | Self::Send | Self::SendImm)
     }
 
     /// Returns whether the operation returns data, and therefore completes only after the target's response.
-    #[must_use]
     pub const fn returns_data(self) -> bool {
         matches!(self, Self::Read | Self::CompareSwap | Self::FetchAdd)
     }
 
     /// Returns whether the operation modifies 8 bytes at the target.
-    #[must_use]
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Write => "WRITE",
-            Self::WriteImm => "WRITE_IMM",
-            Self::Read => "READ",
-            Self::Send => "SEND",
-            Self::SendImm => "SEND_IMM",
-            Self::CompareSwap => "CAS",
-            Self::FetchAdd => "FAA",
-        })
     }
 }
 

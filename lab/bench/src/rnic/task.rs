@@ -97,7 +97,6 @@ impl RnicTask {
     /// Returns the latency task of an operation with the most suitable method. That is a ping-pong, unless the
     /// operation returns data by itself, or the target could detect it only by its last byte and therefore could not
     /// sleep.
-    #[must_use]
     pub fn latency(operation: Operation, transport: Transport, len_bytes: usize, tuning: Tuning) -> Self {
         let is_unseen = operation == Operation::Write && tuning.sleeps;
         let test =
@@ -106,13 +105,11 @@ impl RnicTask {
     }
 
     /// Returns whether single operations are timed.
-    #[must_use]
     pub fn is_latency(&self) -> bool {
         self.test != RnicTest::Throughput
     }
 
     /// Returns whether messages can be lost without an error.
-    #[must_use]
     pub fn is_unreliable(&self) -> bool {
         self.transport != Transport::Rc
     }

@@ -1,25 +1,11 @@
 use super::*;
-use crate::experiments::ExperimentEnv;
-use crate::measure::Cores;
-use crate::peer::tests::launcher as tests_launcher;
+use crate::peer::tests::{env, plan};
 use farcall::select::Selection;
-
-fn plan() -> PairPlan {
-    let (server_core, client_core) = Cores::allowed().unwrap().server_and_client();
-    PairPlan {
-        launcher: tests_launcher(),
-        server_core,
-        server_half: None,
-        client_core,
-        warm_up: Duration::from_millis(1),
-        duration: Duration::from_millis(3),
-    }
-}
 
 /// Measures `task` and checks what holds for every result. Returns `None` if the device reports that it lacks a
 /// capability.
 fn try_measure(task: RnicTask) -> Option<RnicResult> {
-    match measure(&Selection::softnic().open().unwrap(), task, &plan()) {
+    match measure(&Selection::softnic().open().unwrap(), task, &plan(3)) {
         Ok(result) => {
             assert!(result.messages_per_second > 0.0 && result.bytes_per_second() > 0.0, "{result:?}");
             assert!(result.samples >= 1 && result.sent >= result.samples, "{result:?}");
@@ -155,8 +141,7 @@ fn what_the_target_saw_is_held_against_what_was_sent() {
 
 #[test]
 fn measures_rates_in_both_directions_with_several_clients() {
-    let mut env = ExperimentEnv::new(1, Duration::from_millis(3), 0).unwrap();
-    env.launcher = tests_launcher();
+    let env = env(3);
     let chosen = Selection::softnic().open().unwrap();
     let tuning = Tuning { window: 4, chain: 1, signal_every: 2, qps: 2, active_qps: 2, ..Tuning::RATE };
     let cases = [

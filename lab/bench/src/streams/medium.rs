@@ -25,15 +25,7 @@ pub enum Medium {
     Unix,
 }
 
-impl fmt::Display for Medium {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Stream => "stream",
-            Self::Tcp => "TCP",
-            Self::Unix => "Unix socket",
-        })
-    }
-}
+names! { Medium { Stream => "stream", Tcp => "TCP", Unix => "Unix socket" } }
 
 /// One end of a stream over any transport. It waits by polling, for at most [`PATIENCE`].
 pub(super) trait Bytes: Read + Write {}

@@ -3,8 +3,7 @@
 
 use super::medium::Bytes;
 use super::record::{Reads, Writes, is_whole};
-use crate::measure::CpuMeter;
-use crate::peer::{PairPlan, Peer, PeerError};
+use crate::peer::{BothEnds, Meter, PairPlan, Peer, PeerError};
 use std::time::{Duration, Instant};
 
 /// Approximate number of bytes that are checked individually.
@@ -21,10 +20,8 @@ pub struct OneWay {
     pub writes_per_second: f64,
     /// Number of timed writes.
     pub writes: u64,
-    /// Cores used by the writer.
-    pub writer_cores: f64,
-    /// Cores used by the reader.
-    pub reader_cores: f64,
+    /// Cores used by the writer, which is the client, and by the reader.
+    pub cores: BothEnds,
 }
 
 /// Runs the writing end.
@@ -42,18 +39,12 @@ pub(super) fn measure(
     confirm(stream, &writes)?;
     write_for(stream, &mut writes, plan.warm_up)?;
     let before = writes.count();
-    let (reader_before, writer) = (reader.cpu_time()?, CpuMeter::start(std::process::id())?);
+    let meter = Meter::start(reader)?;
     let start = Instant::now();
     write_for(stream, &mut writes, plan.duration)?;
-    let elapsed = start.elapsed();
-    let (count, seconds) = (writes.count() - before, elapsed.as_secs_f64().max(1e-9));
-    let reader_cpu = reader.cpu_time()?.saturating_sub(reader_before);
-    Ok(OneWay {
-        writes_per_second: count as f64 / seconds,
-        writes: count,
-        writer_cores: writer.core_share()?,
-        reader_cores: reader_cpu.as_secs_f64() / seconds,
-    })
+    let seconds = start.elapsed().as_secs_f64().max(1e-9);
+    let count = writes.count() - before;
+    Ok(OneWay { writes_per_second: count as f64 / seconds, writes: count, cores: meter.stop()? })
 }
 
 fn write_for(stream: &mut dyn Bytes, writes: &mut Writes, duration: Duration) -> Result<(), PeerError> {

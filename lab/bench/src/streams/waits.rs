@@ -4,8 +4,8 @@
 use super::echo::Echo;
 use super::medium::not_opened;
 use super::ping_pong::{MESSAGE_LEN_BYTES, message};
-use crate::measure::{Cores, CpuMeter, LatencyRecorder, keep_thread_on};
-use crate::peer::{self, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
+use crate::measure::{Cores, LatencyRecorder, keep_thread_on};
+use crate::peer::{self, BothEnds, Meter, PairPlan, Peer, PeerError, PeerPlace, PeerTask};
 use farcall::select::{SelectedNic, Selection};
 use farcall::stream::{StreamListener, StreamOptions, StreamSocket};
 use farcall_drive::Pollers;
@@ -13,7 +13,6 @@ use farcall_link::{Nic, WaitStrategy};
 use farcall_stream::StreamSet;
 use rustix::event::epoll;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -37,17 +36,7 @@ pub enum WaitMode {
     Bpev,
 }
 
-impl fmt::Display for WaitMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "TCP",
-            Self::Bp => "BP",
-            Self::Bpts => "BPTS",
-            Self::Event => "EVENT",
-            Self::Bpev => "BPEV",
-        })
-    }
-}
+names! { WaitMode { Tcp => "TCP", Bp => "BP", Bpts => "BPTS", Event => "EVENT", Bpev => "BPEV" } }
 
 /// The load, and the parameters of BPEV.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -70,7 +59,7 @@ pub struct Served {
     /// Replies a second of all clients.
     pub per_second: f64,
     /// Cores used by the server and by the clients.
-    pub cores: [f64; 2],
+    pub cores: BothEnds,
     /// Cores used by both while all streams were open and no messages were sent.
     pub idle_cores: f64,
 }
@@ -257,17 +246,16 @@ pub fn serve(mode: WaitMode, load: Load, chosen: &SelectedNic, plan: &PairPlan) 
             latencies.add(&client.join().map_err(|_| PeerError::Ended)??);
         }
         let per_second = latencies.count() as f64 / elapsed.as_secs_f64();
-        Ok(Served { latencies, per_second, cores, idle_cores: idle_cores.iter().sum() })
+        Ok(Served { latencies, per_second, cores, idle_cores: idle_cores.client + idle_cores.server })
     })
 }
 
 /// Returns the cores that the server and this process use during a period, and the length of that period.
-fn cores_while(server: &Peer, duration: Duration) -> Result<([f64; 2], Duration), PeerError> {
-    let (before, ours, start) = (server.cpu_time()?, CpuMeter::start(std::process::id())?, Instant::now());
+fn cores_while(server: &Peer, duration: Duration) -> Result<(BothEnds, Duration), PeerError> {
+    let (meter, start) = (Meter::start(server)?, Instant::now());
     thread::sleep(duration);
     let elapsed = start.elapsed();
-    let theirs = server.cpu_time()?.saturating_sub(before).div_duration_f64(elapsed);
-    Ok(([theirs, ours.core_share()?], elapsed))
+    Ok((meter.stop()?, elapsed))
 }
 
 trait ReadWrite: Read + Write + Send {}

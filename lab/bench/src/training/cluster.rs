@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SCRIPT: &str = include_str!("training.py");
 /// Timeout of a reply: TensorFlow needs seconds to load, and many on a busy machine.
@@ -103,17 +102,8 @@ impl Cluster {
 }
 
 fn wait_until_served(role: &'static str, child: &mut ChildProcess, port: u16) -> Result<(), TrainingError> {
-    let deadline = Instant::now() + PATIENCE;
-    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-        if !child.is_alive() {
-            return Err(part(role, "ended before it served"));
-        }
-        if Instant::now() > deadline {
-            return Err(part(role, format!("takes no connections within {PATIENCE:?}")));
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    let is_serving = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+    child.wait_until_serving(PATIENCE, is_serving).map_err(|why| part(role, why))
 }
 
 fn part(role: &'static str, what: impl Into<String>) -> TrainingError {

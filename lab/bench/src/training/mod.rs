@@ -25,6 +25,8 @@ pub(crate) enum Model {
     ResNet,
 }
 
+names! { Model { Inception => "inception", AlexNet => "alexnet", ResNet => "resnet" } }
+
 /// Transport of the processes' connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carrier {
@@ -63,12 +65,6 @@ pub(crate) enum TrainingError {
     NothingMoved,
 }
 
-impl fmt::Display for Model {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl fmt::Display for Training {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let carrier = match self.carrier {
@@ -76,19 +72,6 @@ impl fmt::Display for Training {
             Carrier::FarcallRun => "farcall run",
         };
         write!(f, "TensorFlow, {}, {carrier}", self.model)
-    }
-}
-
-impl Model {
-    pub(crate) const ALL: [Self; 3] = [Self::Inception, Self::AlexNet, Self::ResNet];
-
-    /// Returns the name in `training.py`.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Inception => "inception",
-            Self::AlexNet => "alexnet",
-            Self::ResNet => "resnet",
-        }
     }
 }
 

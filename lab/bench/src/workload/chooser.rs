@@ -3,7 +3,6 @@
 use super::zipf::{ScrambledZipf, YCSB_THETA, Zipf};
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// A request distribution by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,15 +15,7 @@ pub enum Distribution {
     Latest,
 }
 
-impl fmt::Display for Distribution {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Zipfian => "zipfian",
-            Self::Uniform => "uniform",
-            Self::Latest => "latest",
-        })
-    }
-}
+names! { Distribution { Zipfian => "zipfian", Uniform => "uniform", Latest => "latest" } }
 
 /// Draws records from a [`Distribution`].
 #[derive(Debug, Clone)]
@@ -45,7 +36,6 @@ impl Chooser {
     ///
     /// # Panics
     /// Panics if `records` is 0.
-    #[must_use]
     pub fn new(distribution: Distribution, records: u64) -> Self {
         assert!(records > 0, "a distribution needs at least one record");
         match distribution {

@@ -44,7 +44,6 @@ impl Workload {
     pub const UNORDERED: [Self; 5] = [Self::A, Self::B, Self::C, Self::D, Self::F];
 
     /// Returns the kinds of operations with their shares in percent, which add up to 100.
-    #[must_use]
     pub fn shares(self) -> &'static [(OpKind, u32)] {
         match self {
             Self::A => &[(OpKind::Read, 50), (OpKind::Update, 50)],
@@ -70,7 +69,6 @@ impl Workload {
     }
 
     /// Returns YCSB's request distribution for the workload.
-    #[must_use]
     pub fn distribution(self) -> Distribution {
         if self == Self::D { Distribution::Latest } else { Distribution::Zipfian }
     }

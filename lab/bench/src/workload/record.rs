@@ -103,19 +103,16 @@ impl RecordShape {
     }
 
     /// Returns the length of every key in bytes.
-    #[must_use]
     pub fn key_len_bytes(&self) -> usize {
         self.key_len_bytes
     }
 
     /// Returns the length of the longest values in bytes.
-    #[must_use]
     pub fn value_len_bytes(&self) -> usize {
         self.value_len_bytes
     }
 
     /// Returns the range of the lengths of values in bytes.
-    #[must_use]
     pub fn values_len_bytes(&self) -> RangeInclusive<usize> {
         self.value_len_bytes_min..=self.value_len_bytes
     }

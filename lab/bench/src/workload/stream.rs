@@ -44,7 +44,6 @@ impl OpStream {
     ///
     /// # Panics
     /// Panics if `config.records` or `config.streams` is 0.
-    #[must_use]
     pub fn new(config: StreamConfig) -> Self {
         assert!(config.streams > 0, "a run has at least one stream");
         let rng = Pcg64::new(config.seed.into(), config.stream.into());

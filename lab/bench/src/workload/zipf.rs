@@ -20,7 +20,6 @@ impl Zipf {
     ///
     /// # Panics
     /// Panics if `items` is 0 or `theta` is outside (0, 1).
-    #[must_use]
     pub fn new(items: u64, theta: f64) -> Self {
         assert!(items > 0, "a Zipfian distribution needs at least one item");
         Self::with_zeta(items, theta, zeta(items, theta))
@@ -42,7 +41,6 @@ impl Zipf {
     }
 
     /// Returns the number of ranks.
-    #[must_use]
     pub fn items(&self) -> u64 {
         self.items
     }
@@ -99,7 +97,6 @@ impl ScrambledZipf {
     ///
     /// # Panics
     /// Panics if `records` is 0.
-    #[must_use]
     pub fn new(records: u64) -> Self {
         assert!(records > 0, "a distribution needs at least one record");
         Self { ranks: Zipf::with_zeta(YCSB_RANKS, YCSB_THETA, YCSB_ZETA), records }

@@ -99,8 +99,7 @@ fn told(table: &mut Table, what: &str, setup: Setup, op: WrOpcode, event: AsyncE
 
 fn succeeds(a: &mut End, b: &mut End, op: WrOpcode, offset: u64, len: u32) -> Verdict {
     b.recv_for(op, 1, 0, 0)?;
-    a.post(a.request(op, 1, b, len, offset))?;
-    a.expect_ok(1)?;
+    a.complete(a.request(op, 1, b, len, offset))?;
     b.expect_received(op, 1)
 }
 
@@ -195,8 +194,7 @@ fn stale(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
         // Twice, so that the grant is cached if the provider caches it for repeated requests.
         for id in 0..2 {
             b.recv_for(op, id, 0, 0)?;
-            a.post(a.request_from(op, id, vec![a.sge(0, 8)], b, old.addr, old.rkey))?;
-            a.expect_ok(id)?;
+            a.complete(a.request_from(op, id, vec![a.sge(0, 8)], b, old.addr, old.rkey))?;
             b.expect_received(op, id)?;
         }
         if round == 19 {

@@ -32,16 +32,13 @@ pub(super) fn add(table: &mut Table) {
         }
         Ok(())
     });
+    case("fetch-add/many-queue-pairs-lose-nothing", many_pairs);
+    case("fetch-add/neighbours-untouched", neighbours);
+    case("cmp-swap/many-queue-pairs-one-winner", one_winner);
     for op in [WrOpcode::ATOMIC_CMP_AND_SWP, WrOpcode::ATOMIC_FETCH_AND_ADD] {
         alignment(table, op);
         nine_bytes(table, op);
     }
-    let mut case = |what, body: Body| {
-        table.rc(format!("rc/{what}"), ATOMIC, SOURCE, body);
-    };
-    case("fetch-add/many-queue-pairs-lose-nothing", many_pairs);
-    case("fetch-add/neighbours-untouched", neighbours);
-    case("cmp-swap/many-queue-pairs-one-winner", one_winner);
 }
 
 /// Returns an atomic on the target's region; the original value is stored at offset 0.

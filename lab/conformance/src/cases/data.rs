@@ -44,8 +44,7 @@ fn once(a: &mut End, b: &mut End, op: WrOpcode, len: u32) -> Verdict {
     let sink_from = sink_at.saturating_sub(u64::from(around) + u64::from(grh));
     sink.put(sink_from, &vec![0x5A; window as usize])?;
     b.recv_for(op, seed, REMOTE, if op.is_one_sided() { 0 } else { len })?;
-    a.post(a.request(op, seed, b, len, REMOTE))?;
-    a.expect_ok(seed)?;
+    a.complete(a.request(op, seed, b, len, REMOTE))?;
     if op.consumes_receive() {
         let wc = b.expect_wc(seed)?;
         same("byte_len at the target", wc.byte_len, grh + len)?;

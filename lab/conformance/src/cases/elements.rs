@@ -60,8 +60,7 @@ fn gather(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Verdict {
     if op.returns_data() {
         b.put(REMOTE, &target)?;
     }
-    a.post(a.request_from(op, 1, list.clone(), b, b.mr.addr + REMOTE, b.mr.rkey))?;
-    a.expect_ok(1)?;
+    a.complete(a.request_from(op, 1, list.clone(), b, b.mr.addr + REMOTE, b.mr.rkey))?;
     b.expect_received(op, 1)?;
     if !op.returns_data() {
         b.let_arrive(op);
@@ -96,8 +95,7 @@ fn scatter(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Verdict {
     a.put(0, &bytes)?;
     b.put(0, &vec![0x5A; 8192])?;
     b.recv_into(1, list.clone())?;
-    a.post(a.request(op, 1, b, len, 0))?;
-    a.expect_ok(1)?;
+    a.complete(a.request(op, 1, b, len, 0))?;
     b.expect_ok(1)?;
     let mut seen = Vec::new();
     for sge in &list {

@@ -3,7 +3,7 @@
 use farcall_verbs::{AsyncEventKind, QpState, WcStatus, WrOpcode};
 
 use crate::case::{Feature, Table};
-use crate::end::{End, reconnect};
+use crate::end::{End, deliver, reconnect};
 use crate::finding::{Verdict, ensure, same};
 use crate::op::{SEND, WRITE};
 
@@ -25,9 +25,7 @@ pub(super) fn add(table: &mut Table) {
 fn none(a: &mut End, b: &mut End) -> Verdict {
     for id in 0..10 {
         b.recv(id, 0, 64)?;
-        a.send(id, b)?;
-        a.expect_ok(id)?;
-        b.expect_ok(id)?;
+        deliver(a, b, id, id)?;
     }
     a.fail_qp()?;
     a.expect_quiet()?;
@@ -38,8 +36,7 @@ fn none(a: &mut End, b: &mut End) -> Verdict {
 
 /// Executes a request that the target must refuse.
 fn violate(a: &mut End, b: &mut End) -> Verdict {
-    a.post(a.write_with_wrong_key(1, b))?;
-    a.expect(1, WcStatus::REM_ACCESS_ERR)
+    a.complete_as(a.write_with_wrong_key(1, b), WcStatus::REM_ACCESS_ERR)
 }
 
 fn own(a: &mut End, b: &mut End) -> Verdict {
@@ -90,7 +87,5 @@ fn sqd_waits(a: &mut End, b: &mut End) -> Verdict {
 fn sqd_receives(a: &mut End, b: &mut End) -> Verdict {
     a.recv(1, 0, 64)?;
     a.move_to(a.qp, QpState::Sqd)?;
-    b.send(2, a)?;
-    b.expect_ok(2)?;
-    a.expect_ok(1)
+    deliver(b, a, 2, 1)
 }

@@ -3,7 +3,7 @@
 use farcall_verbs::{OpCaps, QpState, QpType, WcStatus, WrOpcode};
 
 use crate::case::{Body, Table};
-use crate::end::{End, another_pair_of, reconnect};
+use crate::end::{End, another_pair_of, deliver, reconnect};
 use crate::executor::QpInit;
 use crate::finding::{Verdict, same};
 use crate::op::{ALL_OPS, SEND, TRANSPORTS, WRITE, transport_name};
@@ -54,8 +54,7 @@ fn later(a: &mut End, b: &mut End) -> Verdict {
     a.fail_qp()?;
     // More requests than the queues can hold at once, because completions are polled in between.
     for id in 0..u64::from(a.qp.cap.max_send_wr) * 2 {
-        a.post(a.request(WrOpcode::SEND, id, b, 8, 0).unsignaled())?;
-        a.expect(id, FLUSHED)?;
+        a.complete_as(a.request(WrOpcode::SEND, id, b, 8, 0).unsignaled(), FLUSHED)?;
         a.recv(id, 0, 64)?;
         a.expect(id, FLUSHED)?;
     }
@@ -153,8 +152,7 @@ fn succeeded_before(a: &mut End, b: &mut End) -> Verdict {
     a.send(1, b)?;
     // The target has not polled so far; messages that it has received are retained.
     a.expect_ok(1)?;
-    a.post(a.request(WrOpcode::WRITE, 2, b, 8, REMOTE))?;
-    a.expect_ok(2)?;
+    a.complete(a.request(WrOpcode::WRITE, 2, b, 8, REMOTE))?;
     b.fail_qp()?;
     b.expect_ok(1)?;
     b.expect(2, FLUSHED)?;
@@ -178,9 +176,7 @@ fn again(a: &mut End, b: &mut End) -> Verdict {
         a.expect(round, FLUSHED)?;
         reconnect(a, b)?;
         b.recv(round, 0, 64)?;
-        a.send(round, b)?;
-        a.expect_ok(round)?;
-        b.expect_ok(round)?;
+        deliver(a, b, round, round)?;
     }
     Ok(())
 }

@@ -52,8 +52,7 @@ fn limit(a: &mut End, b: &mut End, op: WrOpcode) -> Verdict {
     b.recv_for(op, 1, REMOTE, most)?;
     let bytes = pattern(most, 2);
     a.put(0, &bytes)?;
-    a.post(a.request(op, 1, b, most, REMOTE).flagged(SendFlags::INLINE))?;
-    a.expect_ok(1)?;
+    a.complete(a.request(op, 1, b, most, REMOTE).flagged(SendFlags::INLINE))?;
     b.expect_received(op, 1)?;
     b.let_arrive(op);
     same_bytes("the destination", &b.get(REMOTE, most)?, &bytes)?;

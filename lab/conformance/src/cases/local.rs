@@ -52,8 +52,7 @@ pub(super) fn add(table: &mut Table) {
         table.op_case(setup, op, "local-protection/reading-needs-no-permission", SOURCE, |a, b, op| {
             let fixed = a.new_mr(a.pd, 4096, Access::empty())?;
             b.recv_for(op, 1, REMOTE, 64)?;
-            a.post(a.request_from(op, 5, vec![fixed.sge(0, 8)], b, b.mr.addr + REMOTE, b.mr.rkey))?;
-            a.expect_ok(5)
+            a.complete(a.request_from(op, 5, vec![fixed.sge(0, 8)], b, b.mr.addr + REMOTE, b.mr.rkey))
         });
     }
     receives(table);
@@ -63,8 +62,10 @@ pub(super) fn add(table: &mut Table) {
 /// the send queue does (IBA 10.3.1: SQE).
 fn protection(a: &mut End, b: &mut End, op: WrOpcode, sge: Sge) -> Verdict {
     b.recv_for(op, 1, REMOTE * 2, 64)?;
-    a.post(a.request_from(op, 5, vec![sge], b, b.mr.addr + REMOTE, b.mr.rkey))?;
-    a.expect(5, WcStatus::LOC_PROT_ERR)?;
+    a.complete_as(
+        a.request_from(op, 5, vec![sge], b, b.mr.addr + REMOTE, b.mr.rkey),
+        WcStatus::LOC_PROT_ERR,
+    )?;
     let state = if a.setup.qp_type == QpType::Rc { QpState::Err } else { QpState::Sqe };
     a.expect_state(a.qp, state)?;
     b.expect_quiet()?;
@@ -121,8 +122,7 @@ fn deregistered_later(a: &mut End, b: &mut End, setup: &Setup) -> Verdict {
         let mr = b.new_mr(b.pd, len.into(), ALL_ACCESS)?;
         b.recv_into(1, vec![mr.sge(0, len)])?;
         b.dereg(mr)?;
-        a.post(a.request(WrOpcode::SEND, 2, b, len, 0))?;
-        a.expect(2, WcStatus::REM_OP_ERR)?;
+        a.complete_as(a.request(WrOpcode::SEND, 2, b, len, 0), WcStatus::REM_OP_ERR)?;
         b.expect(1, WcStatus::LOC_PROT_ERR)?;
         b.expect_state(b.qp, QpState::Err)?;
     }
@@ -133,8 +133,7 @@ fn deregistered_later(a: &mut End, b: &mut End, setup: &Setup) -> Verdict {
 fn datagram_into_wrong_key(a: &mut End, b: &mut End) -> Verdict {
     let right = b.message_sge(REMOTE, 8);
     b.recv_into(1, vec![Sge { lkey: right.lkey ^ 0x5A5A, ..right }])?;
-    a.send(2, b)?;
-    a.expect_ok(2)?;
+    a.complete_send(2, b)?;
     b.expect(1, WcStatus::LOC_PROT_ERR)?;
     same("the receive's first word", b.word(REMOTE)?, 0)
 }

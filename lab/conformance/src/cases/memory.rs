@@ -49,8 +49,7 @@ pub(super) fn add(table: &mut Table) {
         .rc("mr/read-only-pages/remote-read", READ, SOURCE, |a, b| {
             let mr = b.register(Memory::ReadOnly, LEN, Access::REMOTE_READ)?;
             a.put(0, &[0xEE; 64])?;
-            a.post(a.request_from(WrOpcode::READ, 1, vec![a.sge(0, 64)], b, mr.addr, mr.rkey))?;
-            a.expect_ok(1)?;
+            a.complete(a.request_from(WrOpcode::READ, 1, vec![a.sge(0, 64)], b, mr.addr, mr.rkey))?;
             same_bytes("what was read", &a.get(0, 64)?, &[0; 64])
         })
         .optional(Feature::RegisterMemory);
@@ -70,16 +69,17 @@ pub(super) fn add(table: &mut Table) {
             same_bytes("the other part", &b.get_in(other, 1_000, 200)?, &bytes)?;
             a.put(0, &[0; 200])?;
             let sges = vec![a.sge(0, 200)];
-            a.post(a.request_from(WrOpcode::READ, 2, sges, b, part.addr + 5_000, part.rkey))?;
-            a.expect_ok(2)?;
+            a.complete(a.request_from(WrOpcode::READ, 2, sges, b, part.addr + 5_000, part.rkey))?;
             same_bytes("what was read through the part", &a.get(0, 200)?, &bytes)?;
             // The end of one region leaves the others.
             b.dereg(whole)?;
             write_to(a, b, other, 100)?;
             // A permission of one region is not one of another region of the same memory.
             b.put_in(part, 0, &[0x5A; 200])?;
-            a.post(a.request_from(WrOpcode::WRITE, 3, vec![a.sge(0, 200)], b, part.addr, part.rkey))?;
-            a.expect(3, WcStatus::REM_ACCESS_ERR)?;
+            a.complete_as(
+                a.request_from(WrOpcode::WRITE, 3, vec![a.sge(0, 200)], b, part.addr, part.rkey),
+                WcStatus::REM_ACCESS_ERR,
+            )?;
             same_bytes("memory for READs only", &b.get_in(part, 0, 200)?, &[0x5A; 200])
         })
         .optional(Feature::RegisterMemory);
@@ -103,8 +103,7 @@ fn near_end(mr: Mr) -> u64 {
 fn write_to(a: &mut End, b: &mut End, mr: Mr, offset: u64) -> Verdict {
     let bytes = pattern(200, 1);
     a.put(0, &bytes)?;
-    a.post(a.request_from(WrOpcode::WRITE, 1, vec![a.sge(0, 200)], b, mr.addr + offset, mr.rkey))?;
-    a.expect_ok(1)?;
+    a.complete(a.request_from(WrOpcode::WRITE, 1, vec![a.sge(0, 200)], b, mr.addr + offset, mr.rkey))?;
     same_bytes("the region", &b.get_in(mr, offset, 200)?, &bytes)
 }
 
@@ -120,8 +119,7 @@ fn target(a: &mut End, b: &mut End, memory: Memory, op: WrOpcode) -> Verdict {
         a.put(0, &bytes)?;
     }
     b.recv_for(op, 1, 0, 0)?;
-    a.post(a.request_from(op, 1, vec![a.sge(0, len)], b, mr.addr + at, mr.rkey))?;
-    a.expect_ok(1)?;
+    a.complete(a.request_from(op, 1, vec![a.sge(0, len)], b, mr.addr + at, mr.rkey))?;
     if op.is_atomic() {
         same("the original value", a.word(0)?, 0)?;
         return same_bytes("the word", &b.get_in(mr, at, 16)?, &1_u128.to_le_bytes());
@@ -140,8 +138,7 @@ fn initiator(a: &mut End, b: &mut End, memory: Memory, op: WrOpcode) -> Verdict 
         a.put_in(mr, at, &bytes)?;
     }
     b.recv_for(op, 1, 0, 200)?;
-    a.post(a.request_from(op, 1, vec![mr.sge(at, 200)], b, b.mr.addr, b.mr.rkey))?;
-    a.expect_ok(1)?;
+    a.complete(a.request_from(op, 1, vec![mr.sge(at, 200)], b, b.mr.addr, b.mr.rkey))?;
     b.expect_received(op, 1)?;
     let seen = if op == WrOpcode::READ { a.get_in(mr, at, 200)? } else { b.get(0, 200)? };
     same_bytes("the destination", &seen, &bytes)
@@ -155,8 +152,7 @@ fn receives(a: &mut End, b: &mut End, memory: Memory, _: WrOpcode) -> Verdict {
         let bytes = pattern(len, id);
         a.put(0, &bytes)?;
         b.recv_into(id, vec![mr.sge(at, 10_000)])?;
-        a.post(a.request(WrOpcode::SEND, id, b, len, 0))?;
-        a.expect_ok(id)?;
+        a.complete(a.request(WrOpcode::SEND, id, b, len, 0))?;
         b.expect_ok(id)?;
         same_bytes("the message", &b.get_in(mr, at, len)?, &bytes)?;
     }
@@ -168,8 +164,10 @@ fn after_dereg(a: &mut End, b: &mut End, memory: Memory, op: WrOpcode) -> Verdic
     write_to(a, b, mr, 8)?;
     b.dereg(mr)?;
     b.put_in(mr, 8, &[0x5A; 200])?;
-    a.post(a.request_from(op, 2, vec![a.sge(0, 200)], b, mr.addr + 8, mr.rkey))?;
-    a.expect(2, WcStatus::REM_ACCESS_ERR)?;
+    a.complete_as(
+        a.request_from(op, 2, vec![a.sge(0, 200)], b, mr.addr + 8, mr.rkey),
+        WcStatus::REM_ACCESS_ERR,
+    )?;
     a.expect_state(a.qp, QpState::Err)?;
     same_bytes("the memory, which is the program's again", &b.get_in(mr, 8, 200)?, &[0x5A; 200])
 }

@@ -2,14 +2,14 @@
 
 mod access;
 mod atomics;
-mod crowd;
 mod data;
 mod elements;
 mod events;
 mod flush;
 mod inline;
-mod lives;
+mod lifetimes;
 mod local;
+mod many_pairs;
 mod memory;
 mod notify;
 mod order;
@@ -26,26 +26,29 @@ use crate::case::{Case, Table};
 /// Returns every case, in a stable order.
 pub fn all() -> Vec<Case> {
     let mut table = Table::default();
-    data::add(&mut table);
-    inline::add(&mut table);
-    elements::add(&mut table);
-    signals::add(&mut table);
-    order::add(&mut table);
-    access::add(&mut table);
-    local::add(&mut table);
-    atomics::add(&mut table);
-    states::add(&mut table);
-    flush::add(&mut table);
-    retry::add(&mut table);
-    notify::add(&mut table);
-    queues::add(&mut table);
-    events::add(&mut table);
-    lives::add(&mut table);
-    uc::add(&mut table);
-    ud::add(&mut table);
-    srq::add(&mut table);
-    memory::add(&mut table);
-    crowd::add(&mut table);
+    let topics = [
+        data::add,
+        inline::add,
+        elements::add,
+        signals::add,
+        order::add,
+        access::add,
+        local::add,
+        atomics::add,
+        states::add,
+        flush::add,
+        retry::add,
+        notify::add,
+        queues::add,
+        events::add,
+        lifetimes::add,
+        uc::add,
+        ud::add,
+        srq::add,
+        memory::add,
+        many_pairs::add,
+    ];
+    topics.into_iter().for_each(|add| add(&mut table));
     table.0
 }
 

@@ -43,8 +43,7 @@ pub(super) fn add(table: &mut Table) {
     table.rc("rc/notify/a-plain-write-wakes-nobody", WRITE, SOURCE, |a, b| {
         b.recv(1, 0, 0)?;
         b.arm(false)?;
-        a.post(a.request(WrOpcode::WRITE, 1, b, 8, 0))?;
-        a.expect_ok(1)?;
+        a.complete(a.request(WrOpcode::WRITE, 1, b, 8, 0))?;
         b.expect_no_cq_event()
     });
     table.rc("rc/notify/one-channel-names-its-queues", SEND, SOURCE, names_queues);
@@ -57,8 +56,7 @@ pub(super) fn add(table: &mut Table) {
 
 fn send(a: &mut End, b: &mut End, id: u64, flags: SendFlags) -> Verdict {
     b.recv_message(id, AT, 64)?;
-    a.post(a.request(WrOpcode::SEND, id, b, 8, 0).flagged(flags))?;
-    a.expect_ok(id)
+    a.complete(a.request(WrOpcode::SEND, id, b, 8, 0).flagged(flags))
 }
 
 fn one_event(a: &mut End, b: &mut End) -> Verdict {

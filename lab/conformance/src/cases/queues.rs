@@ -3,7 +3,7 @@
 use farcall_verbs::{AsyncEventKind, QpCap, QpType, WcStatus, WrOpcode};
 
 use crate::case::{Body, Table};
-use crate::end::{End, another_pair, another_pair_of, join};
+use crate::end::{End, another_pair, another_pair_of, deliver, join};
 use crate::executor::{QpInit, Reason, RecvRequest, SendRequest};
 use crate::finding::{Verdict, ensure, refused, same};
 use crate::op::{SEND, WRITE};
@@ -47,8 +47,7 @@ fn full_send(a: &mut End, b: &mut End) -> Verdict {
     }
     a.expect_quiet()?;
     b.recv(7, 0, 64)?;
-    a.send(7, b)?;
-    a.expect_ok(7)
+    a.complete_send(7, b)
 }
 
 fn full_recv(a: &mut End, b: &mut End) -> Verdict {
@@ -60,9 +59,7 @@ fn full_recv(a: &mut End, b: &mut End) -> Verdict {
     ensure(posted >= depth, || format!("{posted} of {depth} receives posted"))?;
     same("the reason", refusal.reason, Reason::Exhausted)?;
     for id in 0..posted {
-        a.send(id, b)?;
-        a.expect_ok(id)?;
-        b.expect_ok(id)?;
+        deliver(a, b, id, id)?;
     }
     Ok(())
 }
@@ -75,8 +72,7 @@ fn bad_in_batch(a: &mut End, b: &mut End) -> Verdict {
     a.expect_ok(0)?;
     a.expect_ok(1)?;
     a.expect_quiet()?;
-    a.post(a.request(WrOpcode::WRITE, 9, b, 8, REMOTE))?;
-    a.expect_ok(9)
+    a.complete(a.request(WrOpcode::WRITE, 9, b, 8, REMOTE))
 }
 
 fn sizes(a: &mut End, _: &mut End) -> Verdict {
@@ -126,8 +122,7 @@ fn unknown_opcode(a: &mut End, b: &mut End) -> Verdict {
         refused(&format!("opcode {opcode}"), a.post(request))?;
     }
     a.expect_quiet()?;
-    a.post(a.request(WrOpcode::WRITE, 2, b, 8, REMOTE))?;
-    a.expect_ok(2)
+    a.complete(a.request(WrOpcode::WRITE, 2, b, 8, REMOTE))
 }
 
 fn apart(a: &mut End, b: &mut End) -> Verdict {

@@ -39,8 +39,7 @@ fn receiver_not_ready(table: &mut Table, op: WrOpcode) {
         same("the target's word", b.word(REMOTE)?, 0)
     });
     table.op_case(Setup { rnr_retry: 0, ..gives_up() }, op, "rnr/no-retry-at-all", RNR, |a, b, op| {
-        a.post(a.request(op, 1, b, 8, REMOTE))?;
-        a.expect(1, WcStatus::RNR_RETRY_EXC_ERR)
+        a.complete_as(a.request(op, 1, b, 8, REMOTE), WcStatus::RNR_RETRY_EXC_ERR)
     });
     table.op_case(gives_up(), op, "rnr/exhausted-while-its-owner-sleeps", RNR, |a, b, op| {
         a.arm(false)?;

@@ -3,8 +3,8 @@
 use farcall_verbs::{AsyncEventKind, OpCaps, QpState, QpType, WcStatus, WrOpcode};
 
 use crate::case::{Body, Feature, Table};
-use crate::end::{End, another_pair};
-use crate::executor::{Qp, RecvRequest};
+use crate::end::{End, another_pair, deliver, deliver_on};
+use crate::executor::{Qp, RecvRequest, Refusal};
 use crate::finding::{Verdict, ensure, refused, same};
 use crate::op::{TRANSPORTS, transport_name};
 use crate::setup::Setup;
@@ -30,17 +30,14 @@ pub(super) fn add(table: &mut Table) {
         table.joined(rc, format!("rc/srq/{what}"), NEEDS, source, body);
     };
     case("shared-by-many-pairs", SOURCE, shared);
-    case("a-failed-pair-leaves-the-receives", "IBA 10.3.1.7", survives);
-    case("a-destroyed-pair-leaves-the-receives", SOURCE, destroyed);
+    case("a-failed-pair-leaves-the-receives", "IBA 10.3.1.7", |a, b| survive(a, b, End::fail_qp));
+    case("a-destroyed-pair-leaves-the-receives", SOURCE, |a, b| survive(a, b, |b| b.destroy(b.qp.handle)));
     case("empty-makes-senders-wait", "IBA 9.7.5.2.8", waits);
-    let gives_up = Setup { rnr_retry: 1, min_rnr_timer: 12, ..rc };
-    table.joined(gives_up, "rc/srq/empty-ends-retries", NEEDS, "IBA 9.7.5.2.8", exhausted);
-    let mut case = |what, source, body: Body| {
-        table.joined(rc, format!("rc/srq/{what}"), NEEDS, source, body);
-    };
     case("a-message-too-long-fails-one-pair", "IBA 11.6.2: Local Length Error", too_long);
     case("in-use-cannot-be-destroyed", "ibv_destroy_srq(3)", in_use);
     case("last-receive-is-told", "IBA 11.6.3: Last WQE Reached", last_reached);
+    let gives_up = Setup { rnr_retry: 1, min_rnr_timer: 12, ..rc };
+    table.joined(gives_up, "rc/srq/empty-ends-retries", NEEDS, "IBA 9.7.5.2.8", exhausted);
     let mut case = |what, body: Body| {
         table.joined(rc, format!("rc/srq/{what}"), NEEDS, LIMIT, body).optional(Feature::SrqLimit);
     };
@@ -51,8 +48,7 @@ pub(super) fn add(table: &mut Table) {
     let write_imm = NEEDS | OpCaps::WRITE_IMM;
     table.joined(rc, "rc/srq/write-imm-takes-one", write_imm, SOURCE, |a, b| {
         b.recv(1, 0, 64)?;
-        a.post(a.request(WrOpcode::WRITE_WITH_IMM, 1, b, 8, 4096))?;
-        a.expect_ok(1)?;
+        a.complete(a.request(WrOpcode::WRITE_WITH_IMM, 1, b, 8, 4096))?;
         b.expect_ok(1)
     });
 }
@@ -68,9 +64,7 @@ fn in_order(a: &mut End, b: &mut End) -> Verdict {
         }
         for id in 0..10_u64 {
             a.put(0, &id.to_le_bytes())?;
-            a.send(id, b)?;
-            a.expect_ok(id)?;
-            b.expect_ok(round * 10 + id)?;
+            deliver(a, b, id, round * 10 + id)?;
             same("the message", b.word(AT + id * 256)?, id)?;
         }
     }
@@ -89,9 +83,7 @@ fn full(a: &mut End, b: &mut End) -> Verdict {
     let refusal = refused("a thousand receives into 64 places", b.recv_all(srq, receives))?;
     ensure(refusal.posted >= 64, || format!("only {} of 64 receives posted", refusal.posted))?;
     for id in 0..64 {
-        a.send(id, b)?;
-        a.expect_ok(id)?;
-        b.expect_ok(id)?;
+        deliver(a, b, id, id)?;
     }
     Ok(())
 }
@@ -123,35 +115,21 @@ fn shared(a: &mut End, b: &mut End) -> Verdict {
         b.recv(id, id * 64, 64)?;
     }
     for id in 0..40_u64 {
-        // Some pairs consume more receives than others.
-        let (qa, qb) = pairs[(id * id % 4) as usize];
         a.put(0, &id.to_le_bytes())?;
-        a.send_on(qa, id, b)?;
-        a.expect_at(qa, id, WcStatus::SUCCESS)?;
-        b.expect_at(qb, id, WcStatus::SUCCESS)?;
+        // Some pairs consume more receives than others.
+        deliver_on(a, b, pairs[(id * id % 4) as usize], id, id)?;
         same("the message", b.word(id * 64)?, id)?;
     }
     b.expect_quiet()
 }
 
-fn survives(a: &mut End, b: &mut End) -> Verdict {
-    let (qa, qb) = another_pair(a, b)?;
+/// Ends one pair; the receives of the shared queue must remain for the others.
+fn survive(a: &mut End, b: &mut End, end: fn(&mut End) -> Result<(), Refusal>) -> Verdict {
+    let pair = another_pair(a, b)?;
     b.recv(1, 0, 64)?;
-    b.fail_qp()?;
+    end(b)?;
     b.expect_quiet()?;
-    a.send_on(qa, 5, b)?;
-    a.expect_at(qa, 5, WcStatus::SUCCESS)?;
-    b.expect_at(qb, 1, WcStatus::SUCCESS).map(drop)
-}
-
-fn destroyed(a: &mut End, b: &mut End) -> Verdict {
-    let (qa, qb) = another_pair(a, b)?;
-    b.recv(1, 0, 64)?;
-    b.destroy(b.qp.handle)?;
-    b.expect_quiet()?;
-    a.send_on(qa, 5, b)?;
-    a.expect_at(qa, 5, WcStatus::SUCCESS)?;
-    b.expect_at(qb, 1, WcStatus::SUCCESS).map(drop)
+    deliver_on(a, b, pair, 5, 1)
 }
 
 fn waits(a: &mut End, b: &mut End) -> Verdict {
@@ -179,9 +157,7 @@ fn in_use(a: &mut End, b: &mut End) -> Verdict {
     let (srq, _) = b.srq();
     refused("destroying it under its pair", b.destroy(srq))?;
     b.recv(1, 0, 64)?;
-    a.send(5, b)?;
-    a.expect_ok(5)?;
-    b.expect_ok(1)?;
+    deliver(a, b, 5, 1)?;
     b.destroy(b.qp.handle)?;
     Ok(b.destroy(srq)?)
 }
@@ -199,9 +175,7 @@ fn too_long(a: &mut End, b: &mut End) -> Verdict {
     a.send(5, b)?;
     a.expect(5, WcStatus::REM_INV_REQ_ERR)?;
     b.expect(1, WcStatus::LOC_LEN_ERR)?;
-    a.send_on(qa, 6, b)?;
-    a.expect_at(qa, 6, WcStatus::SUCCESS)?;
-    b.expect_at(qb, 2, WcStatus::SUCCESS).map(drop)
+    deliver_on(a, b, (qa, qb), 6, 2)
 }
 
 fn last_reached(_: &mut End, b: &mut End) -> Verdict {
@@ -222,8 +196,7 @@ fn armed(b: &mut End, receives: u64, at: u32) -> Verdict<u32> {
 
 fn take(a: &mut End, b: &mut End, count: u64) -> Verdict {
     for id in 0..count {
-        a.send(id, b)?;
-        a.expect_ok(id)?;
+        a.complete_send(id, b)?;
         same("status of the receive", b.wait()?.status, WcStatus::SUCCESS)?;
     }
     Ok(())

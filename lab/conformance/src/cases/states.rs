@@ -3,7 +3,7 @@
 use farcall_verbs::{Access, QpAttr, QpState, QpType, Transition, WcStatus, WrOpcode};
 
 use crate::case::{Body, Feature, Table};
-use crate::end::{Address, End, connect, equip, half_join};
+use crate::end::{Address, End, connect, deliver, equip, half_join};
 use crate::finding::{Verdict, refused, same};
 use crate::op::{SEND, TRANSPORTS, WRITE, operations, transport_name};
 use crate::setup::{ALL_ACCESS, Setup};
@@ -16,6 +16,13 @@ const REACHED: [QpState; 6] =
 
 /// Name of an attribute, and a function that removes it.
 type Without = (&'static str, fn(&mut QpAttr));
+
+macro_rules! without {
+    ($($attribute:ident)+) => {{
+        let all: &'static [Without] = &[$((stringify!($attribute), |attr| attr.$attribute = None)),+];
+        all
+    }};
+}
 
 pub(super) fn add(table: &mut Table) {
     for qp_type in TRANSPORTS {
@@ -99,38 +106,17 @@ fn transition(table: &mut Table, qp_type: QpType, from: QpState, to: QpState) {
 }
 
 fn required(table: &mut Table, qp_type: QpType) {
-    let init: &[Without] = match qp_type {
-        QpType::Ud => &[
-            ("port-num", |attr| attr.port_num = None),
-            ("pkey-index", |attr| attr.pkey_index = None),
-            ("qkey", |attr| attr.qkey = None),
-        ],
-        _ => &[
-            ("port-num", |attr| attr.port_num = None),
-            ("pkey-index", |attr| attr.pkey_index = None),
-            ("access", |attr| attr.access = None),
-        ],
+    let init = match qp_type {
+        QpType::Ud => without![port_num pkey_index qkey],
+        _ => without![port_num pkey_index access],
     };
-    let connected: &[Without] = &[
-        ("ah", |attr| attr.ah = None),
-        ("path-mtu", |attr| attr.path_mtu = None),
-        ("dest-qp-num", |attr| attr.dest_qp_num = None),
-        ("rq-psn", |attr| attr.rq_psn = None),
-        ("max-dest-rd-atomic", |attr| attr.max_dest_rd_atomic = None),
-        ("min-rnr-timer", |attr| attr.min_rnr_timer = None),
-    ];
+    let connected = without![ah path_mtu dest_qp_num rq_psn max_dest_rd_atomic min_rnr_timer];
     let rtr = match qp_type {
         QpType::Ud => &[],
         QpType::Uc => &connected[..4],
         _ => connected,
     };
-    let reliable: &[Without] = &[
-        ("sq-psn", |attr| attr.sq_psn = None),
-        ("timeout", |attr| attr.timeout = None),
-        ("retry-cnt", |attr| attr.retry_cnt = None),
-        ("rnr-retry", |attr| attr.rnr_retry = None),
-        ("max-rd-atomic", |attr| attr.max_rd_atomic = None),
-    ];
+    let reliable = without![sq_psn timeout retry_cnt rnr_retry max_rd_atomic];
     let rts = if qp_type == QpType::Rc { reliable } else { &reliable[..1] };
     let steps = [
         (QpState::Reset, QpState::Init, init),
@@ -139,6 +125,7 @@ fn required(table: &mut Table, qp_type: QpType) {
     ];
     for (from, to, attributes) in steps {
         for (what, remove) in attributes.iter().copied() {
+            let what = what.replace('_', "-");
             let name = format!("{}/transition/{}-needs-{what}", transport_name(qp_type), word(to));
             table
                 .add(name, SOURCE, move |a, b| {
@@ -171,8 +158,7 @@ fn served_in_rtr(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Ver
     let rtr = half_join(a, b, &Setup::new(qp_type))?;
     b.recv_for(op, 1, REMOTE * 2, 64)?;
     b.modify(b.qp, rtr)?;
-    a.post(a.request(op, 2, b, 8, REMOTE))?;
-    a.expect_ok(2)?;
+    a.complete(a.request(op, 2, b, 8, REMOTE))?;
     b.expect_received(op, 1)?;
     same("state of the target", b.state(b.qp)?, QpState::Rtr)
 }
@@ -210,37 +196,31 @@ fn attributes(table: &mut Table) {
     for (name, uses) in [("takes-access-away", 0), ("takes-access-away-after-use", 3)] {
         table.rc(format!("rc/transition/rts-{name}"), WRITE, SOURCE, move |a, b| {
             for id in 0..uses {
-                a.post(a.request(WrOpcode::WRITE, id, b, 8, REMOTE))?;
-                a.expect_ok(id)?;
+                a.complete(a.request(WrOpcode::WRITE, id, b, 8, REMOTE))?;
             }
             let less = ALL_ACCESS - Access::REMOTE_WRITE;
             b.modify(b.qp, QpAttr { access: Some(less), ..QpAttr::to(QpState::Rts) })?;
             a.put(0, &[1; 8])?;
-            a.post(a.request(WrOpcode::WRITE, 9, b, 8, REMOTE))?;
-            a.expect(9, WcStatus::REM_INV_REQ_ERR)?;
+            a.complete_as(a.request(WrOpcode::WRITE, 9, b, 8, REMOTE), WcStatus::REM_INV_REQ_ERR)?;
             same("the target's word", b.word(REMOTE)?, 0)
         });
     }
     let closed = Setup { qp_access: Access::LOCAL_WRITE, ..Setup::rc() };
     table.joined(closed, "rc/transition/rts-gives-access", WRITE, SOURCE, |a, b| {
         b.modify(b.qp, QpAttr { access: Some(ALL_ACCESS), ..QpAttr::to(QpState::Rts) })?;
-        a.post(a.request(WrOpcode::WRITE, 1, b, 8, REMOTE))?;
-        a.expect_ok(1)
+        a.complete(a.request(WrOpcode::WRITE, 1, b, 8, REMOTE))
     });
     let again = table.add("rc/transition/init-again-replaces-access", SOURCE, |a, b| {
         let rtr = half_join(a, b, &Setup::rc())?;
         b.modify(b.qp, QpAttr::init(ALL_ACCESS - Access::REMOTE_WRITE))?;
         b.modify(b.qp, rtr)?;
-        a.post(a.request(WrOpcode::WRITE, 1, b, 8, REMOTE))?;
-        a.expect(1, WcStatus::REM_INV_REQ_ERR)
+        a.complete_as(a.request(WrOpcode::WRITE, 1, b, 8, REMOTE), WcStatus::REM_INV_REQ_ERR)
     });
     again.needs(QpType::Rc, WRITE);
     table.rc("rc/transition/reset-begins-anew", SEND, SOURCE, |a, b| {
         for round in 0..5 {
             b.recv(round, 0, 64)?;
-            a.send(round, b)?;
-            a.expect_ok(round)?;
-            b.expect_ok(round)?;
+            deliver(a, b, round, round)?;
             // Left outstanding: the reset drops them without completions.
             a.recv(100, 0, 64)?;
             b.recv(101, 0, 64)?;

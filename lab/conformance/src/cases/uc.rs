@@ -3,7 +3,7 @@
 use farcall_verbs::{QpState, QpType, WcStatus, WrOpcode};
 
 use crate::case::Table;
-use crate::end::{End, half_join};
+use crate::end::{End, deliver, half_join};
 use crate::finding::{Verdict, refused, same, same_bytes};
 use crate::op::{ALL_OPS, Operation, SEND, WRITE, transport_name};
 use crate::setup::Setup;
@@ -16,8 +16,7 @@ pub(super) fn add(table: &mut Table) {
     for op in [WrOpcode::SEND, WrOpcode::SEND_WITH_IMM, WrOpcode::WRITE_WITH_IMM] {
         let case = table.op_case(uc, op, "without-a-receive-is-dropped-silently", SOURCE, |a, b, op| {
             for id in 0..5 {
-                a.post(a.request(op, id, b, 8, AT))?;
-                a.expect_ok(id)?;
+                a.complete(a.request(op, id, b, 8, AT))?;
             }
             b.expect_quiet()?;
             same("state of the target", b.state(b.qp)?, QpState::Rts)?;
@@ -33,14 +32,12 @@ pub(super) fn add(table: &mut Table) {
     table.joined(uc, "uc/send/longer-than-its-receive-writes-nothing-beyond", SEND, SOURCE, |a, b| {
         b.put(0, &vec![0x5A; 8192])?;
         b.recv(1, AT, 64)?;
-        a.post(a.request(WrOpcode::SEND, 1, b, 65, 0))?;
-        a.expect_ok(1)?;
+        a.complete(a.request(WrOpcode::SEND, 1, b, 65, 0))?;
         b.pause();
         same_bytes("beyond the receive", &b.get(AT + 64, 64)?, &[0x5A; 64])
     });
     table.joined(uc, "uc/write/goes-on-after-a-violation", WRITE | SEND, SOURCE, |a, b| {
-        a.post(a.write_with_wrong_key(1, b))?;
-        a.expect_ok(1)?;
+        a.complete(a.write_with_wrong_key(1, b))?;
         goes_on(a, b)
     });
 }
@@ -67,17 +64,14 @@ pub(super) fn refused_operations(table: &mut Table, qp_type: QpType) {
 fn goes_on(a: &mut End, b: &mut End) -> Verdict {
     a.put(0, &[9; 8])?;
     b.recv(50, 0, 8)?;
-    a.send(51, b)?;
-    a.expect_ok(51)?;
-    b.expect_ok(50)?;
+    deliver(a, b, 51, 50)?;
     same_bytes("the message that follows", &b.get(0, 8)?, &[9; 8])
 }
 
 fn not_ready(a: &mut End, b: &mut End, qp_type: QpType, op: WrOpcode) -> Verdict {
     let rtr = half_join(a, b, &Setup::new(qp_type))?;
     a.put(0, &[1; 8])?;
-    a.post(a.request(op, 1, b, 8, AT))?;
-    a.expect_ok(1)?;
+    a.complete(a.request(op, 1, b, 8, AT))?;
     // The request is sent; the target must not be ready when it arrives.
     b.pause();
     b.modify(b.qp, rtr)?;

@@ -3,7 +3,7 @@
 use farcall_verbs::{QpState, QpType, WcFlags, WcStatus, WrOpcode};
 
 use crate::case::{Body, Table};
-use crate::end::{End, GRH_BYTES, IMM, another_pair, half_join, pattern};
+use crate::end::{End, GRH_BYTES, IMM, another_pair, deliver, half_join, pattern};
 use crate::executor::{Qp, SendRequest, Target};
 use crate::finding::{Verdict, ensure, same, same_bytes};
 use crate::op::SEND;
@@ -24,8 +24,7 @@ pub(super) fn add(table: &mut Table) {
     case("qkey/a-controlled-one-stands-for-the-pairs-own", |a, b| {
         b.recv_message(1, AT, 64)?;
         let target = Target::Datagram { ah: a.ah, qpn: b.qp.qpn, qkey: 0x8000_0000 };
-        a.post(SendRequest { target, ..a.request(WrOpcode::SEND, 1, b, 8, 0) })?;
-        a.expect_ok(1)?;
+        a.complete(SendRequest { target, ..a.request(WrOpcode::SEND, 1, b, 8, 0) })?;
         b.expect_ok(1)
     });
     case("send/to-an-unknown-number-is-dropped-silently", |a, b| {
@@ -51,8 +50,7 @@ fn grh(a: &mut End, b: &mut End) -> Verdict {
     a.put(0, &bytes)?;
     b.put(0, &vec![0x5A; 8192])?;
     b.recv(1, AT, 200)?;
-    a.post(a.request(WrOpcode::SEND, 1, b, 100, 0))?;
-    a.expect_ok(1)?;
+    a.complete(a.request(WrOpcode::SEND, 1, b, 100, 0))?;
     let wc = b.expect_wc(1)?;
     same("byte_len", wc.byte_len, 100 + GRH_BYTES)?;
     ensure(wc.wc_flags.contains(WcFlags::GRH), || "the completion does not report the GRH".into())?;
@@ -64,13 +62,10 @@ fn grh(a: &mut End, b: &mut End) -> Verdict {
 /// Sends a datagram that is dropped, followed by one that arrives.
 fn dropped(a: &mut End, b: &mut End, target: Target) -> Verdict {
     b.recv_message(1, AT, 64)?;
-    a.post(SendRequest { target, ..a.request(WrOpcode::SEND, 1, b, 8, 0) })?;
-    a.expect_ok(1)?;
+    a.complete(SendRequest { target, ..a.request(WrOpcode::SEND, 1, b, 8, 0) })?;
     b.expect_quiet()?;
     a.put(0, &[9; 8])?;
-    a.send(2, b)?;
-    a.expect_ok(2)?;
-    b.expect_ok(1)?;
+    deliver(a, b, 2, 1)?;
     same_bytes("the second message", &b.get(AT, 8)?, &[9; 8])?;
     same("state of the target", b.state(b.qp)?, QpState::Rts)
 }
@@ -79,28 +74,22 @@ fn no_receive(a: &mut End, b: &mut End) -> Verdict {
     // The destination is resolved once a datagram has arrived; the specification does not bound the delay of the first
     // one.
     b.recv_message(6, AT, 64)?;
-    a.send(6, b)?;
-    a.expect_ok(6)?;
-    b.expect_ok(6)?;
+    deliver(a, b, 6, 6)?;
     for id in 0..5 {
-        a.send(id, b)?;
-        a.expect_ok(id)?;
+        a.complete_send(id, b)?;
     }
     b.expect_quiet()?;
     b.recv_message(7, AT, 64)?;
     b.expect_quiet()?;
     a.put(0, &[9; 8])?;
-    a.send(8, b)?;
-    a.expect_ok(8)?;
-    b.expect_ok(7)?;
+    deliver(a, b, 8, 7)?;
     same_bytes("the message", &b.get(AT, 8)?, &[9; 8])
 }
 
 fn too_long(a: &mut End, b: &mut End) -> Verdict {
     b.put(0, &vec![0x5A; 8192])?;
     b.recv_message(1, AT, 64)?;
-    a.post(a.request(WrOpcode::SEND, 1, b, 65, 0))?;
-    a.expect_ok(1)?;
+    a.complete(a.request(WrOpcode::SEND, 1, b, 65, 0))?;
     // Implementations may drop it, or report an error to the receiver.
     b.pause();
     if let Some(wc) = b.poll()? {
@@ -125,8 +114,7 @@ fn exact_fit(a: &mut End, b: &mut End) -> Verdict {
     let bytes = pattern(mtu, 1);
     a.put(0, &bytes)?;
     b.recv_message(1, AT, mtu)?;
-    a.post(a.request(WrOpcode::SEND, 1, b, mtu, 0))?;
-    a.expect_ok(1)?;
+    a.complete(a.request(WrOpcode::SEND, 1, b, mtu, 0))?;
     b.expect_ok(1)?;
     same_bytes("a message as long as the MTU", &b.get(AT, mtu)?, &bytes)
 }
@@ -146,8 +134,7 @@ fn to_many(a: &mut End, b: &mut End) -> Verdict {
     for (id, qp) in (0_u64..).zip(&targets) {
         a.put(0, &id.to_le_bytes())?;
         let target = Target::Datagram { ah: a.ah, qpn: qp.qpn, qkey: QKEY };
-        a.post(SendRequest { target, ..a.request(WrOpcode::SEND, id, b, 8, 0) })?;
-        a.expect_ok(id)?;
+        a.complete(SendRequest { target, ..a.request(WrOpcode::SEND, id, b, 8, 0) })?;
         b.expect_at(*qp, id, WcStatus::SUCCESS)?;
         same("the message", b.word(AT + id * 128)?, id)?;
     }
@@ -169,12 +156,10 @@ fn from_many(a: &mut End, b: &mut End) -> Verdict {
 fn answer(a: &mut End, b: &mut End) -> Verdict {
     b.recv_message(1, AT, 64)?;
     a.recv_message(2, AT, 64)?;
-    a.send(1, b)?;
-    a.expect_ok(1)?;
+    a.complete_send(1, b)?;
     let wc = b.expect_wc(1)?;
     let target = Target::Datagram { ah: b.ah, qpn: wc.src_qp, qkey: QKEY };
-    b.post(SendRequest { target, ..b.request(WrOpcode::SEND_WITH_IMM, 3, a, 8, 0) })?;
-    b.expect_ok(3)?;
+    b.complete(SendRequest { target, ..b.request(WrOpcode::SEND_WITH_IMM, 3, a, 8, 0) })?;
     let wc = a.expect_wc(2)?;
     same("immediate data", wc.imm(), Some(IMM))?;
     same("src_qp", wc.src_qp, b.qp.qpn)
@@ -183,14 +168,11 @@ fn answer(a: &mut End, b: &mut End) -> Verdict {
 fn not_ready(a: &mut End, b: &mut End) -> Verdict {
     let rtr = half_join(a, b, &Setup::new(QpType::Ud))?;
     b.recv_message(1, AT, 64)?;
-    a.send(1, b)?;
-    a.expect_ok(1)?;
+    a.complete_send(1, b)?;
     b.expect_quiet()?;
     b.modify(b.qp, rtr)?;
     b.expect_quiet()?;
-    a.send(2, b)?;
-    a.expect_ok(2)?;
-    b.expect_ok(1)
+    deliver(a, b, 2, 1)
 }
 
 fn to_connected(a: &mut End, b: &mut End) -> Verdict {
@@ -198,8 +180,7 @@ fn to_connected(a: &mut End, b: &mut End) -> Verdict {
     let (qa, qb) = another_pair(a, b)?;
     receive(b, qb, 1)?;
     let target = Target::Datagram { ah: a.ah, qpn: qb.qpn, qkey: QKEY };
-    a.post(SendRequest { target, ..a.request(WrOpcode::SEND, 1, b, 8, 0) })?;
-    a.expect_ok(1)?;
+    a.complete(SendRequest { target, ..a.request(WrOpcode::SEND, 1, b, 8, 0) })?;
     b.expect_quiet()?;
     let connected = SendRequest { target: Target::Connection, ..a.request(WrOpcode::SEND, 2, b, 8, 0) };
     a.post_on(qa, vec![connected])?;

@@ -15,7 +15,7 @@ use crate::finding::{Finding, Verdict};
 use crate::setup::Setup;
 use crate::world::{Pace, World};
 
-pub(crate) use post::{GRH_BYTES, IMM};
+pub(crate) use post::{GRH_BYTES, IMM, deliver, deliver_on};
 pub(crate) use states::{Address, another_pair, another_pair_of, connect, equip, half_join, join, reconnect};
 
 /// One end of a case.

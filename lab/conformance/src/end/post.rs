@@ -1,9 +1,10 @@
 //! Requests, and posting them.
 
-use farcall_verbs::{AtomicTarget, QpType, RdmaTarget, SendFlags, Sge, WrOpcode};
+use farcall_verbs::{AtomicTarget, QpType, RdmaTarget, SendFlags, Sge, WcStatus, WrOpcode};
 
 use super::End;
 use crate::executor::{Call, Handle, Mr, Qp, RecvRequest, Refusal, SendRequest, Target};
+use crate::finding::Verdict;
 use crate::setup::QKEY;
 
 /// Length of the GRH that precedes every datagram in its receive.
@@ -53,6 +54,23 @@ impl End {
         };
         let imm = if op.has_imm() { IMM } else { 0 };
         SendRequest { wr_id, opcode: op, flags: SendFlags::SIGNALED, imm, sges, target }
+    }
+
+    /// Posts a send request, and expects its success.
+    pub(crate) fn complete(&mut self, request: SendRequest) -> Verdict {
+        self.complete_as(request, WcStatus::SUCCESS)
+    }
+
+    /// Posts a send request, and expects its completion with `status`.
+    pub(crate) fn complete_as(&mut self, request: SendRequest, status: WcStatus) -> Verdict {
+        let wr_id = request.wr_id;
+        self.post(request)?;
+        self.expect(wr_id, status)
+    }
+
+    /// SENDs a message, and expects its success at this end.
+    pub(crate) fn complete_send(&mut self, wr_id: u64, b: &End) -> Verdict {
+        self.complete(self.request(WrOpcode::SEND, wr_id, b, 8, 0))
     }
 
     pub(crate) fn post_on(&mut self, qp: Qp, requests: Vec<SendRequest>) -> Result<(), Refusal> {
@@ -125,6 +143,18 @@ impl End {
     ) -> Result<(), Refusal> {
         if op.consumes_receive() { self.recv_message(wr_id, offset, len) } else { Ok(()) }
     }
+}
+
+/// SENDs a message from `a` into the receive `received` of `b`, and expects success at both ends.
+pub(crate) fn deliver(a: &mut End, b: &mut End, sent: u64, received: u64) -> Verdict {
+    deliver_on(a, b, (a.qp, b.qp), sent, received)
+}
+
+/// Like `deliver`, over a pair of queue pairs.
+pub(crate) fn deliver_on(a: &mut End, b: &mut End, (qa, qb): (Qp, Qp), sent: u64, received: u64) -> Verdict {
+    a.send_on(qa, sent, b)?;
+    a.expect_at(qa, sent, WcStatus::SUCCESS)?;
+    b.expect_at(qb, received, WcStatus::SUCCESS).map(drop)
 }
 
 impl Mr {

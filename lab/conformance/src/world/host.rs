@@ -28,18 +28,42 @@ const RNIC: Pace = Pace {
     unreliable_tries: 1,
 };
 
-/// A world with both ends in this process, on one device.
+/// A world on a device of this host: both ends in this process, or the target behind an agent.
 pub struct Host {
     device: Arc<dyn Device>,
     pace: Pace,
     began: Instant,
+    agent: Option<Remote>,
+    /// Description of the separation of the two ends.
+    ends: String,
 }
 
 impl Host {
     /// Creates the world on a device: the software RNIC is fast, others may be slow.
     pub fn new(device: Arc<dyn Device>) -> Self {
         let pace = if device.provider() == "softnic" { QUICK } else { RNIC };
-        Self { device, pace, began: Instant::now() }
+        Self { device, pace, began: Instant::now(), agent: None, ends: "both ends in one process".to_owned() }
+    }
+
+    /// Returns the world with the target behind an agent that `command` starts; `ends` describes how it is separated.
+    ///
+    /// # Errors
+    /// Returns the reason if the agent does not start.
+    pub fn with_agent(self, command: Command, ends: impl Into<String>) -> Result<Self, String> {
+        let ends = ends.into();
+        match Remote::start(command) {
+            Ok(agent) => Ok(Self { agent: Some(agent), ends, ..self }),
+            Err(error) => Err(format!("cannot start the agent ({ends}): {error}")),
+        }
+    }
+
+    /// Returns the world with the target behind an agent that listens on another host.
+    ///
+    /// # Errors
+    /// Returns the reason if the agent does not reply.
+    pub fn connected_to(self, address: SocketAddr) -> Result<Self, String> {
+        let agent = Some(Remote::connect(address).map_err(|error| error.to_string())?);
+        Ok(Self { agent, ends: format!("the other end at {address}"), ..self.between_hosts() })
     }
 
     /// Returns the world with another deadline.
@@ -64,7 +88,7 @@ impl Host {
 
 impl World for Host {
     fn name(&self) -> String {
-        format!("{} ({}), both ends in one process", self.device.provider(), self.device.name())
+        format!("{} ({}), {}", self.device.provider(), self.device.name(), self.ends)
     }
 
     fn provider(&self) -> &'static str {
@@ -72,7 +96,11 @@ impl World for Host {
     }
 
     fn executors(&self) -> Result<[Box<dyn Executor>; 2], String> {
-        Ok([self.executor()?, self.executor()?])
+        let target = match &self.agent {
+            Some(agent) => Box::new(agent.clone()),
+            None => self.executor()?,
+        };
+        Ok([self.executor()?, target])
     }
 
     fn idle(&self) {
@@ -86,60 +114,5 @@ impl World for Host {
 
     fn pace(&self) -> Pace {
         self.pace
-    }
-}
-
-/// A world with the initiator in this process and the target behind an agent.
-pub struct Processes {
-    host: Host,
-    agent: Remote,
-    how: String,
-}
-
-impl Processes {
-    /// Starts the agent with `command`; `how` describes how it is separated.
-    ///
-    /// # Errors
-    /// Returns the reason if the agent does not start.
-    pub fn start(host: Host, command: Command, how: impl Into<String>) -> Result<Self, String> {
-        let how = how.into();
-        let agent =
-            Remote::start(command).map_err(|error| format!("cannot start the agent ({how}): {error}"))?;
-        Ok(Self { host, agent, how })
-    }
-
-    /// Connects to an agent that listens on another host.
-    ///
-    /// # Errors
-    /// Returns the reason if the agent does not reply.
-    pub fn connect(host: Host, address: SocketAddr) -> Result<Self, String> {
-        let agent = Remote::connect(address).map_err(|error| error.to_string())?;
-        Ok(Self { host: host.between_hosts(), agent, how: format!("the other end at {address}") })
-    }
-}
-
-impl World for Processes {
-    fn name(&self) -> String {
-        format!("{} ({}), {}", self.host.device.provider(), self.host.device.name(), self.how)
-    }
-
-    fn provider(&self) -> &'static str {
-        self.host.provider()
-    }
-
-    fn executors(&self) -> Result<[Box<dyn Executor>; 2], String> {
-        Ok([self.host.executor()?, Box::new(self.agent.clone())])
-    }
-
-    fn idle(&self) {
-        self.host.idle();
-    }
-
-    fn now(&self) -> Duration {
-        self.host.now()
-    }
-
-    fn pace(&self) -> Pace {
-        self.host.pace()
     }
 }

@@ -5,7 +5,7 @@ mod simulated;
 
 use std::time::Duration;
 
-pub use host::{Host, Processes};
+pub use host::Host;
 pub use simulated::Simulated;
 
 use crate::executor::Executor;

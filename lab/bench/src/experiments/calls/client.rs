@@ -6,15 +6,12 @@ use super::{CallTask, PATIENCE, SharedContext};
 use crate::experiments::ExperimentError;
 use crate::experiments::clients::Client as ClientProcess;
 use crate::experiments::reach::Reach;
-use crate::load::{Traffic, in_batches, settle};
+use crate::load::{Traffic, in_batches, presets, settle};
 use crate::measure::{LatencyRecorder, Schedule, Share, cpu_time, record_ping_pong};
 use farcall::rpc::tune::Decision;
 use farcall::rpc::{CallId, Client, ClientOptions, ConnectError, Dispatcher, ServerThread};
 use farcall_link::{BatchConfig, BatchSizing, Geometry, Nic, Plan, ResponsePath as ResponseAxis};
-use farcall_rpc::{
-    AnyCaller, BySend, ClientOf, DatagramReply, Fetch, FetchThenReply, NotifyThenFetch, OverUc, OverUd, Path,
-    ResponsePath, SendReply, ServerReply, StaticClient, WithDoorbellByte,
-};
+use farcall_rpc::{AnyCaller, ClientOf, Path, ResponsePath, StaticClient};
 use farcall_verbs::{Clock, MonotonicClock, Nanos};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -363,22 +360,18 @@ impl ClientProcess for CallClient {
 
 type Run = fn(&CallClient, ClientOptions, Connected<'_>) -> Result<CallRun, ExperimentError>;
 
+macro_rules! run_of {
+    (($name_of:expr) $($preset:ident = $name:literal: $paths:ty,)+) => {
+        match $name_of {
+            $($name => Some(run::<$paths>),)+
+            _ => None,
+        }
+    };
+}
+
 /// Returns the function that measures a preset, whose paths are fixed at compile time.
 fn run_of(preset: &str) -> Option<Run> {
-    Some(match preset {
-        "server-reply" => run::<ServerReply>,
-        "l5" => run::<WithDoorbellByte<ServerReply>>,
-        "uc-rpc" => run::<OverUc<ServerReply>>,
-        "herd" => run::<OverUc<DatagramReply>>,
-        "ud-rpc" => run::<OverUd<DatagramReply>>,
-        "fetch" => run::<Fetch>,
-        "rf-rpc" => run::<FetchThenReply>,
-        "write-send" => run::<SendReply>,
-        "send-write" => run::<BySend<ServerReply>>,
-        "send-send" => run::<BySend<SendReply>>,
-        "rdma-memcached" => run::<BySend<NotifyThenFetch>>,
-        _ => return None,
-    })
+    presets!(run_of(preset))
 }
 
 fn run<P: Path>(

@@ -12,9 +12,9 @@ pub(crate) use requesters::Topology;
 use super::ExperimentError;
 use super::clients;
 use super::env::ExperimentEnv;
-use super::line;
 use super::server::{ServerError, ServerProcess};
 use super::service::{Served, Service};
+use super::subject;
 use crate::load::AUTO;
 use crate::measure::{LatencyRecorder, LatencySummary};
 use client::CallRun;
@@ -67,7 +67,7 @@ pub(crate) struct CallTask {
 #[derive(Debug, Clone)]
 pub(crate) struct CallSample {
     /// Round trips.
-    pub(crate) figures: line::Sample,
+    pub(crate) figures: subject::Sample,
     /// Latencies, if single calls were timed.
     pub(crate) latency: Option<LatencySummary>,
     /// Mean time until all calls that were outstanding together had their results.
@@ -209,10 +209,10 @@ impl CallSample {
             runs.iter().map(|run| run.ended as f64 * 1e9 / run.elapsed_ns.max(1) as f64).sum();
         let per_second = per_second * f64::from(each);
         Self {
-            figures: line::Sample {
+            figures: subject::Sample {
                 per_second,
                 bytes_per_second: per_second * f64::from(task.callee.reply_len_bytes()),
-                ..line::Sample::of_latency(&latency, if task.times_calls() { 1.0 } else { f64::NAN })
+                ..subject::Sample::of_latency(&latency, if task.times_calls() { 1.0 } else { f64::NAN })
             },
             latency: task.times_calls().then_some(latency),
             round_mean_us: latency.mean_ns / 1e3,

@@ -39,8 +39,8 @@ pub(super) fn grid(plan: &HerdPlan) -> Grid {
         let unreliable = EchoTask { request: *request, response: *response, ..basic };
         let unsignalled = EchoTask { signal_every: plan.window, ..unreliable };
         let inlined = EchoTask { inlining: Inlining::Auto, ..unsignalled };
-        let points = [basic, unreliable, unsignalled, inlined].map(|task| Some(task.into()));
-        Row { lead: vec![(*name).into(), (len_bytes as u64).into()], len_bytes, points: points.into() }
+        let tasks = [basic, unreliable, unsignalled, inlined].map(Some);
+        Row::new(vec![(*name).into(), (len_bytes as u64).into()], len_bytes, tasks)
     });
     Grid {
         title: "ECHO throughput in million echoes a second, each optimisation on top of those before",

@@ -1,6 +1,7 @@
 //! Curves of a figure: one measurement for each row (a size, or a kind of echo) and column.
 
-use super::super::line::{Line, Sample, Subject};
+use crate::experiments::env::Sampled;
+use crate::experiments::subject::{Sample, Subject};
 use crate::measure::Spread;
 use crate::report::{Cell, Column, Report, Table};
 use crate::rnic::{Illegal, Survey};
@@ -20,7 +21,20 @@ pub(crate) struct Row {
     pub(crate) lead: Vec<Cell>,
     pub(crate) len_bytes: usize,
     /// Points of the row; `None` if there is no measurement.
-    pub(crate) points: Vec<Option<Line>>,
+    pub(crate) points: Vec<Option<Point>>,
+}
+
+pub(super) type Point = Sampled<Subject, Sample>;
+
+impl Row {
+    pub(super) fn new<T: Into<Subject>>(
+        lead: Vec<Cell>,
+        len_bytes: usize,
+        tasks: impl IntoIterator<Item = Option<T>>,
+    ) -> Self {
+        let point = |task: T| Sampled { subject: task.into(), samples: Vec::new() };
+        Self { lead, len_bytes, points: tasks.into_iter().map(|task| task.map(point)).collect() }
+    }
 }
 
 impl Grid {
@@ -34,7 +48,7 @@ impl Grid {
         report: &mut Report,
     ) -> Result<(), Illegal> {
         for point in self.rows.iter_mut().flat_map(|row| &mut row.points) {
-            let checked = match point.as_ref().map(|line| &line.subject) {
+            let checked = match point.as_ref().map(|point| &point.subject) {
                 Some(Subject::Verbs(task)) => {
                     task.check()?;
                     task.check_device(&survey.attr, &survey.port.attr)
@@ -54,7 +68,7 @@ impl Grid {
     }
 
     /// Returns all points that are to be measured.
-    pub(super) fn lines(&mut self) -> impl Iterator<Item = &mut Line> {
+    pub(super) fn points(&mut self) -> impl Iterator<Item = &mut Point> {
         self.rows.iter_mut().flat_map(|row| row.points.iter_mut().flatten())
     }
 
@@ -70,7 +84,7 @@ impl Grid {
 
     /// Returns the figure of a point in each repetition.
     fn each<'a>(&'a self, row: &'a Row, column: usize) -> impl Iterator<Item = f64> {
-        row.points[column].iter().flat_map(|line| &line.samples).map(self.figure)
+        row.points[column].iter().flat_map(|point| &point.samples).map(self.figure)
     }
 
     /// Returns the ratio of two points of messages of `len_bytes`, computed within each repetition.

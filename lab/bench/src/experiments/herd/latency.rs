@@ -3,7 +3,6 @@
 
 use super::HerdPlan;
 use super::grid::{Grid, Row};
-use crate::experiments::line::Line;
 use crate::report::Column;
 use crate::rnic::{Inlining, Operation, RnicTask, RnicTest, Tuning};
 use farcall_link::Transport;
@@ -23,18 +22,18 @@ pub(super) fn grid(plan: &HerdPlan) -> Grid {
         let until_completion = |operation, inlining| {
             let tuning = Tuning { signal_every: 1, inlining, ..Tuning::LATENCY };
             let (transport, test) = (Transport::Rc, RnicTest::Completion);
-            Some(RnicTask { operation, transport, test, len_bytes, tuning }.into())
+            Some(RnicTask { operation, transport, test, len_bytes, tuning })
         };
         let tuning = Tuning { assumes_order: plan.assumes_order, ..Tuning::LATENCY };
         let echo = RnicTask::latency(Operation::Write, Transport::Uc, len_bytes, tuning);
-        let is_short = |_: &Line| len_bytes <= INLINE_MAX_BYTES;
-        let points = vec![
+        let is_short = |_: &RnicTask| len_bytes <= INLINE_MAX_BYTES;
+        let tasks = [
             until_completion(Operation::Write, Inlining::UpTo(0)),
             until_completion(Operation::Write, Inlining::Auto).filter(is_short),
             until_completion(Operation::Read, Inlining::UpTo(0)),
-            Some(echo.into()).filter(is_short),
+            Some(echo).filter(is_short),
         ];
-        Row { lead: vec![(len_bytes as u64).into()], len_bytes, points }
+        Row::new(vec![(len_bytes as u64).into()], len_bytes, tasks)
     };
     Grid {
         title: "Figure 2, mean latency in µs: signalled operations until completion (RC), half an ECHO of WRITEs (UC)",

@@ -74,11 +74,14 @@ pub fn run(
         grid.leave_out_what_cannot_be(&survey, &mut report)?;
     }
     let is_complete = env.interleave(
-        &mut grids.iter_mut().flat_map(|(_, grid)| grid.lines()).collect::<Vec<_>>(),
+        &mut grids.iter_mut().flat_map(|(_, grid)| grid.points()).collect::<Vec<_>>(),
         &mut report,
         progress,
-        |line| line.subject.to_string(),
-        |line, _, report| line.measure(chosen, env, None, report),
+        |point| point.subject.to_string(),
+        |point, _, report| {
+            point.samples.extend(point.subject.measure(chosen, env, None, report)?);
+            Ok::<(), RnicError>(())
+        },
     )?;
     if is_complete {
         report.tables.extend(grids.iter().map(|(_, grid)| grid.table()));
@@ -108,12 +111,10 @@ impl HerdPlan {
 mod tests {
     use super::*;
     use farcall::select::Selection;
-    use std::time::Duration;
 
     #[test]
     fn every_figure_has_its_table_and_the_papers_words() {
-        let mut env = ExperimentEnv::new(1, Duration::from_millis(2), 0).unwrap();
-        env.launcher = crate::peer::tests::launcher();
+        let env = crate::peer::tests::env(2);
         let plan = HerdPlan {
             figures: HerdFigure::ALL.to_vec(),
             lens_bytes: vec![32],
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_ends_it_with_a_problem() {
-        let env = ExperimentEnv::new(1, Duration::from_millis(2), 0).unwrap();
+        let env = crate::peer::tests::env(2);
         let plan = HerdPlan {
             figures: vec![HerdFigure::Latency],
             lens_bytes: vec![],

@@ -6,7 +6,6 @@
 
 use super::HerdPlan;
 use super::grid::{Grid, Row};
-use crate::experiments::line::Line;
 use crate::report::Column;
 use crate::rnic::{Inlining, Operation, RnicTask, RnicTest, Tuning};
 use farcall_link::Transport;
@@ -27,10 +26,10 @@ pub(super) fn grid(plan: &HerdPlan) -> Grid {
             let tuning =
                 Tuning { chain: 1, inlining, qps, active_qps, ..Tuning::RATE }.with_window(plan.window);
             let test = RnicTest::Throughput;
-            Some(RnicTask { operation, transport, test, len_bytes, tuning }.into())
+            Some(RnicTask { operation, transport, test, len_bytes, tuning })
         };
-        let is_short = |_: &Line| len_bytes <= INLINE_MAX_BYTES;
-        let points = vec![
+        let is_short = |_: &RnicTask| len_bytes <= INLINE_MAX_BYTES;
+        let tasks = [
             windowed(Operation::Write, Transport::Uc, Inlining::Auto).filter(is_short),
             windowed(Operation::Write, Transport::Uc, Inlining::UpTo(0)),
             windowed(Operation::Write, Transport::Rc, Inlining::UpTo(0)),
@@ -38,7 +37,7 @@ pub(super) fn grid(plan: &HerdPlan) -> Grid {
             windowed(Operation::Send, Transport::Ud, Inlining::UpTo(0)),
             windowed(Operation::Read, Transport::Rc, Inlining::UpTo(0)),
         ];
-        Row { lead: vec![(len_bytes as u64).into()], len_bytes, points }
+        Row::new(vec![(len_bytes as u64).into()], len_bytes, tasks)
     };
     Grid {
         title: "Throughput of one initiator in million operations a second; of SENDs those that arrived",

@@ -15,8 +15,8 @@ use farcall::rpc::ClientOptions;
 use farcall::select::Selection;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fmt, thread};
 
 /// Minimum number of pairs, with which their interval has a confidence of 95 %.
 const PAIRS_MIN: u32 = 20;
@@ -54,14 +54,7 @@ enum Way {
     Tcp,
 }
 
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rpc => "RPC, default client",
-            Self::Tcp => "TCP listener",
-        })
-    }
-}
+names! { Way { Rpc => "RPC, default client", Tcp => "TCP listener" } }
 
 /// Results of sequential GETs during one interval.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use super::super::ready::Ready;
 use crate::foreign_store::{ForeignStore, Socket};
 use crate::load::{
     AUTO, BypassTarget, MemcachedTarget, Outcome, RedisTarget, Request, RpcTarget, Target, TargetError,
-    Traffic, client_options, in_batches, settle,
+    Traffic, client_options, in_batches, presets, settle,
 };
 use crate::rivals::Rival;
 use farcall::kv::MemcachedClient;
@@ -15,10 +15,7 @@ use farcall::rpc::{Client, ClientOptions};
 use farcall_kv::bypass::{ReadCounters, Scheme};
 use farcall_kv::{farm::Farm, pilaf::Pilaf};
 use farcall_link::BatchSizing;
-use farcall_rpc::{
-    AnyCaller, BySend, Caller, DatagramReply, Fetch, FetchThenReply, NotifyThenFetch, OverUc, OverUd, Path,
-    SendReply, ServerReply, StaticClient, WithDoorbellByte,
-};
+use farcall_rpc::{AnyCaller, Caller, Path, StaticClient};
 use farcall_verbs::with_sources;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -70,45 +67,17 @@ impl fmt::Display for FrontEnd {
         f.write_str(match self {
             Self::Tcp => "TCP",
             Self::Unix => "Unix socket",
-            Self::ServerReply => "server-reply",
-            Self::L5 => "l5",
-            Self::UcRpc => "uc-rpc",
-            Self::Herd => "herd",
-            Self::UdRpc => "ud-rpc",
-            Self::Fetch => "fetch",
-            Self::WriteSend => "write-send",
-            Self::SendWrite => "send-write",
-            Self::SendSend => "send-send",
-            Self::RdmaMemcached => "rdma-memcached",
-            Self::RfRpc => "rf-rpc",
-            Self::Auto => AUTO,
             Self::Rival(rival) => rival.name(),
             Self::Foreign(store, socket) => return write!(f, "{store} {socket}"),
+            preset => preset.preset_name().unwrap_or(AUTO),
         })
     }
 }
 
 impl FrontEnd {
-    /// Front ends that use RPC over verbs.
-    const OVER_VERBS: [Self; 12] = [
-        Self::ServerReply,
-        Self::L5,
-        Self::UcRpc,
-        Self::Herd,
-        Self::UdRpc,
-        Self::Fetch,
-        Self::WriteSend,
-        Self::SendWrite,
-        Self::SendSend,
-        Self::RdmaMemcached,
-        Self::RfRpc,
-        Self::Auto,
-    ];
-
     /// Returns the front end of an RPC preset or another store design by its name.
-    #[must_use]
     pub fn of_preset(name: &str) -> Option<Self> {
-        let preset = Self::OVER_VERBS.into_iter().find(|front_end| front_end.to_string() == name);
+        let preset = Self::OVER_VERBS.iter().copied().find(|front_end| front_end.to_string() == name);
         preset.or_else(|| Rival::named(name).map(Self::Rival))
     }
 
@@ -139,34 +108,13 @@ impl FrontEnd {
                 };
                 return Ok(FrontEndTarget::Redis(Box::new(target.map_err(|error| lost(&error))?)));
             }
-            Self::ServerReply => {
-                return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::ServerReply);
-            }
-            Self::L5 => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::L5),
-            Self::UcRpc => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::UcRpc),
-            Self::Herd => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::Herd),
-            Self::UdRpc => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::UdRpc),
-            Self::Fetch => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::Fetch),
-            Self::WriteSend => {
-                return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::WriteSend);
-            }
-            Self::SendWrite => {
-                return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::SendWrite);
-            }
-            Self::SendSend => {
-                return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::SendSend);
-            }
-            Self::RdmaMemcached => {
-                return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::RdmaMemcached);
-            }
-            Self::RfRpc => return connect_rpc(reach, rpc_address()?, &options).map(FrontEndTarget::RfRpc),
             Self::Rival(Rival::Pilaf) => {
                 return connect_store(reach, rpc_address()?, window).map(FrontEndTarget::Pilaf);
             }
             Self::Rival(Rival::Farm | Rival::FarmVar) => {
                 return connect_store(reach, rpc_address()?, window).map(FrontEndTarget::Farm);
             }
-            Self::Auto => return Err(lost(&"nothing was chosen; this is a defect")),
+            preset => return preset.connect_preset(reach, rpc_address()?, &options),
         };
         let client = client.and_then(|client| client.set_timeout(Some(PATIENCE)).map(|()| client));
         Ok(FrontEndTarget::Memcached(Box::new(MemcachedTarget::new(client.map_err(|error| lost(&error))?))))
@@ -261,42 +209,54 @@ fn connect_store<S: Scheme>(
 /// A target over verbs with paths that are fixed at compile time.
 type StaticTarget<P> = Box<RpcTarget<Caller<P>>>;
 
-/// A connection through any front end.
-pub enum FrontEndTarget {
-    /// Over a stream socket, to memcached or a server with its protocol.
-    Memcached(Box<MemcachedTarget>),
-    /// Over a stream socket, to Redis.
-    Redis(Box<RedisTarget>),
-    /// Over verbs, with replies by WRITE.
-    ServerReply(StaticTarget<ServerReply>),
-    /// The same, with each request announced by a doorbell byte.
-    L5(StaticTarget<WithDoorbellByte<ServerReply>>),
-    /// Over UC, with replies by WRITE.
-    UcRpc(StaticTarget<OverUc<ServerReply>>),
-    /// Over UC, with replies as datagrams.
-    Herd(StaticTarget<OverUc<DatagramReply>>),
-    /// Over UD, with requests and replies as datagrams.
-    UdRpc(StaticTarget<OverUd<DatagramReply>>),
-    /// Over verbs, with results fetched by READ.
-    Fetch(StaticTarget<Fetch>),
-    /// Over verbs, with replies by SEND.
-    WriteSend(StaticTarget<SendReply>),
-    /// Over verbs, with requests by SEND.
-    SendWrite(StaticTarget<BySend<ServerReply>>),
-    /// Over verbs, with requests and replies by SEND.
-    SendSend(StaticTarget<BySend<SendReply>>),
-    /// Over verbs, with requests by SEND, and results announced by SEND and fetched.
-    RdmaMemcached(StaticTarget<BySend<NotifyThenFetch>>),
-    /// Over verbs, with results fetched by READ or replies by WRITE.
-    RfRpc(StaticTarget<FetchThenReply>),
-    /// Over verbs by any paths, in batches. Each call needs one dynamic dispatch, which is small compared with the
-    /// copies into and out of a batch.
-    Batched(Box<RpcTarget<dyn AnyCaller>>),
-    /// Pilaf, whose clients READ the store.
-    Pilaf(Box<BypassTarget<Pilaf>>),
-    /// FaRM, whose clients READ the store.
-    Farm(Box<BypassTarget<Farm>>),
+macro_rules! front_ends {
+    ($($preset:ident = $name:literal: $paths:ty,)+) => {
+        /// A connection through any front end.
+        pub enum FrontEndTarget {
+            /// Over a stream socket, to memcached or a server with its protocol.
+            Memcached(Box<MemcachedTarget>),
+            /// Over a stream socket, to Redis.
+            Redis(Box<RedisTarget>),
+            $(
+                #[doc = concat!("Over verbs, by the paths of `", $name, "`.")]
+                $preset(StaticTarget<$paths>),
+            )+
+            /// Over verbs by any paths, in batches. Each call needs one dynamic dispatch, which is small compared with
+            /// the copies into and out of a batch.
+            Batched(Box<RpcTarget<dyn AnyCaller>>),
+            /// Pilaf, whose clients READ the store.
+            Pilaf(Box<BypassTarget<Pilaf>>),
+            /// FaRM, whose clients READ the store.
+            Farm(Box<BypassTarget<Farm>>),
+        }
+
+        impl FrontEnd {
+            /// Front ends that use RPC over verbs.
+            const OVER_VERBS: &[Self] = &[$(Self::$preset,)+ Self::Auto];
+
+            fn preset_name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$preset => Some($name),)+
+                    _ => None,
+                }
+            }
+
+            fn connect_preset(
+                self,
+                reach: &Reach,
+                address: SocketAddr,
+                options: &ClientOptions,
+            ) -> Result<FrontEndTarget, TargetError> {
+                match self {
+                    $(Self::$preset => connect_rpc(reach, address, options).map(FrontEndTarget::$preset),)+
+                    _ => Err(TargetError::Lost("no preset was chosen; this is a defect".to_owned())),
+                }
+            }
+        }
+    };
 }
+
+presets!(front_ends);
 
 /// Makes the same call on the target of any variant; sockets use another expression if one is given.
 macro_rules! each {
@@ -304,20 +264,19 @@ macro_rules! each {
         each!($front_end, $target => $call, $call)
     };
     ($front_end:expr, $target:ident => $call:expr, $of_sockets:expr) => {
+        presets!(match_front_end($front_end, $target => $call, $of_sockets))
+    };
+}
+
+macro_rules! match_front_end {
+    (
+        ($front_end:expr, $target:ident => $call:expr, $of_sockets:expr)
+        $($preset:ident = $name:literal: $paths:ty,)+
+    ) => {
         match $front_end {
             FrontEndTarget::Memcached($target) => $of_sockets,
             FrontEndTarget::Redis($target) => $of_sockets,
-            FrontEndTarget::ServerReply($target) => $call,
-            FrontEndTarget::L5($target) => $call,
-            FrontEndTarget::UcRpc($target) => $call,
-            FrontEndTarget::Herd($target) => $call,
-            FrontEndTarget::UdRpc($target) => $call,
-            FrontEndTarget::Fetch($target) => $call,
-            FrontEndTarget::WriteSend($target) => $call,
-            FrontEndTarget::SendWrite($target) => $call,
-            FrontEndTarget::SendSend($target) => $call,
-            FrontEndTarget::RdmaMemcached($target) => $call,
-            FrontEndTarget::RfRpc($target) => $call,
+            $(FrontEndTarget::$preset($target) => $call,)+
             FrontEndTarget::Batched($target) => $call,
             FrontEndTarget::Pilaf($target) => $call,
             FrontEndTarget::Farm($target) => $call,
@@ -327,13 +286,11 @@ macro_rules! each {
 
 impl FrontEndTarget {
     /// Returns the traffic so far.
-    #[must_use]
     pub fn traffic(&self) -> Traffic {
         each!(self, target => target.traffic())
     }
 
     /// Returns the current R and F, if results are fetched individually.
-    #[must_use]
     pub fn tuning(&self) -> Option<(u32, u32)> {
         match self {
             Self::Fetch(target) => Some(target.tuning()),
@@ -343,7 +300,6 @@ impl FrontEndTarget {
     }
 
     /// Returns the cost of GETs so far, if they are READs.
-    #[must_use]
     pub fn gets(&self) -> Option<ReadCounters> {
         match self {
             Self::Pilaf(target) => Some(target.gets()),
@@ -353,13 +309,11 @@ impl FrontEndTarget {
     }
 
     /// Returns when a client that reconnects by itself detected the loss of its connection.
-    #[must_use]
     pub fn lost_at(&self) -> Option<Instant> {
         each!(self, target => target.lost_at(), { let _ = target; None })
     }
 
     /// Returns whether the client reconnected by itself to a server that restarted.
-    #[must_use]
     pub fn has_restarted(&self) -> bool {
         each!(self, target => target.has_restarted(), { let _ = target; false })
     }

@@ -4,9 +4,9 @@ mod selection;
 
 pub use selection::{Adjustments, Figure, Selection};
 
-use super::env::{ExperimentEnv, Progress};
+use super::env::{ExperimentEnv, Progress, Sampled};
 use super::limits::find_ucx;
-use super::line::{Line, Rival, Sample, Subject};
+use super::subject::{Rival, Sample, Subject};
 use crate::baseline::{Baseline, PAYLOAD_LEN_BYTES};
 use crate::report::{self, Cell, Column, Report, Table};
 use crate::rnic::{Inlining, RnicError, RnicTask, Survey};
@@ -36,25 +36,20 @@ pub fn run(
     report.notes.extend(picked.left_out.iter().map(|refusal| format!("Not measured: {refusal}.")));
     let is_one_host = env.server_half().is_none();
     let ucx = find_ucx(with_ucx && is_one_host, &mut report);
-    let bare = is_one_host.then(|| Line::new(Subject::Rival(Rival::Bare(Baseline::SharedMemory))));
-    let mut lines: Vec<Line> = bare.into_iter().collect();
-    lines.extend(picked.tasks.into_iter().map(Line::from));
-    if ucx.is_some() {
-        lines.extend(UcxTest::ALL.map(|test| Line::new(Subject::Rival(Rival::Ucx(test)))));
-    }
-    env.interleave(
-        &mut lines,
-        &mut report,
-        progress,
-        |line| line.subject.to_string(),
-        |line, _, report| line.measure(chosen, env, ucx.as_ref(), report),
-    )?;
-    report.tables.push(table(&lines));
+    let bare = is_one_host.then_some(Rival::Bare(Baseline::SharedMemory));
+    let ucx_tests = UcxTest::ALL.into_iter().filter(|_| ucx.is_some()).map(Rival::Ucx);
+    let subjects = bare.into_iter().map(Subject::from);
+    let subjects = subjects.chain(picked.tasks.into_iter().map(Subject::from));
+    let subjects = subjects.chain(ucx_tests.map(Subject::from));
+    let sampled = env.sample(subjects, &mut report, progress, Subject::to_string, |subject, _, report| {
+        subject.measure(chosen, env, ucx.as_ref(), report)
+    })?;
+    report.tables.push(table(&sampled));
     Ok(report)
 }
 
-/// Returns the table of all figures of all lines.
-fn table(lines: &[Line]) -> Table {
+/// Returns the table of all figures of all subjects.
+fn table(sampled: &[Sampled<Subject, Sample>]) -> Table {
     let lead = vec![
         Column::new("what", "what"),
         Column::json_only("operation"),
@@ -69,14 +64,14 @@ fn table(lines: &[Line]) -> Table {
         (Column::new("messages_per_second", "messages/s"), |sample| sample.per_second),
         (Column::with_decimals("gb_per_second", "GB/s", 3), |sample| sample.bytes_per_second / 1e9),
         (Column::median("lost_percent", "lost %", 1), |sample| sample.lost_percent),
-        (Column::median("client_cores", "client cores", 2).wide(), |sample| sample.client_cores),
-        (Column::median("server_cores", "server cores", 2).wide(), |sample| sample.server_cores),
+        (Column::median("client_cores", "client cores", 2).wide(), |sample| sample.cores.client),
+        (Column::median("server_cores", "server cores", 2).wide(), |sample| sample.cores.server),
         (Column::median("samples", "samples", 0).wide(), |sample| sample.count),
     ];
     let title =
         "Latencies are one way (half a ping-pong), or the whole operation where it says “until completion”";
     let mut table = Table::of_figures(title, lead, &figures);
-    for Line { subject, samples } in lines {
+    for Sampled { subject, samples } in sampled {
         let what = subject.to_string().into();
         let (operation, transport, len_bytes) = match subject {
             Subject::Verbs(task) => {

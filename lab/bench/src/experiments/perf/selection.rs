@@ -53,7 +53,6 @@ pub struct Adjustments {
 
 impl Adjustments {
     /// Returns the default tuning with the specified values. The unspecified ones are adapted to them.
-    #[must_use]
     pub fn apply(&self, figure: Figure) -> Tuning {
         let usual = match figure {
             Figure::Latency => Tuning::LATENCY,

@@ -9,7 +9,6 @@ mod server;
 
 pub use server::EchoServer;
 
-use super::cost::{BothEnds, Meter};
 use super::endpoint::{BenchEndpoint, EndpointPlan};
 use super::handshake::{self, Stop, TargetCounts};
 use super::legality::Illegal;
@@ -19,7 +18,7 @@ use super::task::{Inlining, RnicTask, RnicTest, Tuning};
 use super::waiting::Watch;
 use super::{RnicError, Survey};
 use crate::measure::pin_thread;
-use crate::peer::PairPlan;
+use crate::peer::{BothEnds, Meter, PairPlan};
 use farcall::select::SelectedNic;
 use farcall_link::Transport;
 use serde::{Deserialize, Serialize};
@@ -129,7 +128,6 @@ impl EchoTask {
     }
 
     /// Returns whether messages can be lost without an error.
-    #[must_use]
     pub fn is_unreliable(&self) -> bool {
         [self.request, self.response].iter().any(|leg| leg.transport != Transport::Rc)
     }

@@ -1,20 +1,9 @@
 use super::*;
-use crate::measure::Cores;
-use crate::peer::tests::launcher as tests_launcher;
+use crate::peer::tests::plan;
 use farcall::select::Selection;
-use std::time::Duration;
 
 fn try_measure(task: EchoTask) -> Option<EchoResult> {
-    let (server_core, client_core) = Cores::allowed().unwrap().server_and_client();
-    let plan = PairPlan {
-        launcher: tests_launcher(),
-        server_core,
-        server_half: None,
-        client_core,
-        warm_up: Duration::from_millis(1),
-        duration: Duration::from_millis(3),
-    };
-    match measure(&Selection::softnic().open().unwrap(), task, &plan) {
+    match measure(&Selection::softnic().open().unwrap(), task, &plan(3)) {
         Ok(result) => {
             assert!(result.echoes_per_second > 0.0 && result.echoes >= result.samples, "{result:?}");
             Some(result)

@@ -127,14 +127,14 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         id: "C.2c",
         title: "Ways to wait by bursts: events asked for, where the paper counts interrupts",
         y: Axis::linear("events", "for each request"),
-        trials: || by_bursts(|sample| sample.remio(remio::Sample::sleeps_per_request)),
+        trials: || by_bursts(|sample| sample.remio(|it| it.per_request(it.polls.sleeps))),
         ..FIGURE_2
     },
     Experiment {
         id: "C.2d",
         title: "Wait strategies by bursts: context switches of the waiting thread",
         y: Axis::linear("context switches", "for each request"),
-        trials: || by_bursts(|sample| sample.remio(remio::Sample::switches_per_request)),
+        trials: || by_bursts(|sample| sample.remio(|it| it.per_request(it.switches))),
         ..FIGURE_2
     },
     Experiment {

@@ -1,7 +1,7 @@
 //! C: RDMAbox; experiments with databases, machine learning and a file system.
 
 use super::BLANK;
-use crate::experiments::line::Rival;
+use crate::experiments::subject::Rival;
 use crate::figures::experiment::{Axis, Experiment};
 use crate::figures::sample::Sample;
 use crate::figures::trial::{Trial, sweep_beside};
@@ -228,7 +228,7 @@ fn passed(
             FilesTask { place, pass, record_bytes: record_bytes as usize }
         });
     let engines = [(MERGED, Combining::MergeAndChain), (SINGLE, Combining::Single)];
-    let y = |sample: &Sample| sample.line.per_second * f64::from(PAGE_BYTES) / 1e6;
+    let y = |sample: &Sample| sample.common.per_second * f64::from(PAGE_BYTES) / 1e6;
     trials.extend(sweep_beside([], &RECORDS_BYTES, &engines, y, |record_bytes, combining| RemioTask {
         threads: 1,
         burst: record_bytes / PAGE_BYTES,

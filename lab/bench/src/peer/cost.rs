@@ -1,11 +1,11 @@
 //! Processor time of both ends during a measurement.
 
+use super::{Peer, PeerError};
 use crate::measure::CpuMeter;
-use crate::peer::{Peer, PeerError};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Processor time of both ends during a complete measurement, in cores: 1.0 is one core fully used.
+/// Processor time of both ends during a measurement, in cores: 1.0 is one core fully used.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct BothEnds {
     /// Cores used by the measuring process.
@@ -14,7 +14,13 @@ pub struct BothEnds {
     pub server: f64,
 }
 
-pub(super) struct Meter<'a> {
+impl BothEnds {
+    /// Cores of a measurement that does not report them.
+    pub(crate) const NONE: Self = Self { client: f64::NAN, server: f64::NAN };
+}
+
+/// Measurement of [`BothEnds`] in progress.
+pub(crate) struct Meter<'a> {
     client: CpuMeter,
     server: &'a Peer,
     /// Start of the measurement, and the processor time that the peer had used by then.
@@ -22,12 +28,12 @@ pub(super) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    pub(super) fn start(server: &'a Peer) -> Result<Self, PeerError> {
+    pub(crate) fn start(server: &'a Peer) -> Result<Self, PeerError> {
         let server_start = (Instant::now(), server.cpu_time()?);
         Ok(Self { client: CpuMeter::start(std::process::id())?, server, server_start })
     }
 
-    pub(super) fn stop(self) -> Result<BothEnds, PeerError> {
+    pub(crate) fn stop(self) -> Result<BothEnds, PeerError> {
         let (start, used_before) = self.server_start;
         let client = self.client.core_share()?;
         let (wall, used) = (start.elapsed(), self.server.cpu_time()?.saturating_sub(used_before));

@@ -1,10 +1,10 @@
-//! Subjects that are measured in turn, and their samples.
+//! Subjects of measurements between two processes without calls, and the figures of one measurement.
 
 use super::env::ExperimentEnv;
 use crate::baseline::{self, Baseline, BaselineResult};
 use crate::libfabric;
 use crate::measure::{LatencySummary, RoundTrips};
-use crate::peer::PeerError;
+use crate::peer::{BothEnds, PeerError};
 use crate::report::Report;
 use crate::rnic::echo::{self, EchoResult, EchoTask};
 use crate::rnic::{self, RnicError, RnicResult, RnicTask, RnicTest};
@@ -23,8 +23,7 @@ pub(crate) struct Sample {
     pub(crate) per_second: f64,
     pub(crate) bytes_per_second: f64,
     pub(crate) lost_percent: f64,
-    pub(crate) client_cores: f64,
-    pub(crate) server_cores: f64,
+    pub(crate) cores: BothEnds,
     pub(crate) count: f64,
 }
 
@@ -45,13 +44,6 @@ pub(crate) enum Subject {
     Echo(EchoTask),
 }
 
-/// A subject and its samples.
-#[derive(Debug)]
-pub(crate) struct Line {
-    pub(crate) subject: Subject,
-    pub(crate) samples: Vec<Sample>,
-}
-
 impl Sample {
     pub(crate) const NONE: Self = Self {
         p50_us: f64::NAN,
@@ -61,8 +53,7 @@ impl Sample {
         per_second: f64::NAN,
         bytes_per_second: f64::NAN,
         lost_percent: f64::NAN,
-        client_cores: f64::NAN,
-        server_cores: f64::NAN,
+        cores: BothEnds::NONE,
         count: f64::NAN,
     };
 
@@ -131,8 +122,7 @@ impl From<RnicResult> for Sample {
             per_second: result.messages_per_second,
             bytes_per_second: result.bytes_per_second(),
             lost_percent: if can_lose { lost_percent } else { f64::NAN },
-            client_cores: result.cores.client,
-            server_cores: result.cores.server,
+            cores: result.cores,
             count: result.samples as f64,
             ..latency.map_or(Self::NONE, |latency| Self::of_latency(latency, 1.0 / task.ways()))
         }
@@ -141,13 +131,8 @@ impl From<RnicResult> for Sample {
 
 impl From<EchoResult> for Sample {
     fn from(result: EchoResult) -> Self {
-        Self {
-            per_second: result.echoes_per_second,
-            client_cores: result.cores.client,
-            server_cores: result.cores.server,
-            count: result.samples as f64,
-            ..Self::NONE
-        }
+        let (per_second, cores, count) = (result.echoes_per_second, result.cores, result.samples as f64);
+        Self { per_second, cores, count, ..Self::NONE }
     }
 }
 
@@ -202,23 +187,25 @@ impl fmt::Display for Subject {
     }
 }
 
-impl From<RnicTask> for Line {
+impl From<RnicTask> for Subject {
     fn from(task: RnicTask) -> Self {
-        Self::new(Subject::Verbs(task))
+        Self::Verbs(task)
     }
 }
 
-impl From<EchoTask> for Line {
+impl From<EchoTask> for Subject {
     fn from(task: EchoTask) -> Self {
-        Self::new(Subject::Echo(task))
+        Self::Echo(task)
     }
 }
 
-impl Line {
-    pub(crate) fn new(subject: Subject) -> Self {
-        Self { subject, samples: Vec::new() }
+impl From<Rival> for Subject {
+    fn from(rival: Rival) -> Self {
+        Self::Rival(rival)
     }
+}
 
+impl Subject {
     /// Takes one measurement. Messages lost over an unreliable transport, and WRITEs that cannot be detected by their
     /// last byte, are notes.
     pub(crate) fn measure(
@@ -227,15 +214,12 @@ impl Line {
         env: &ExperimentEnv,
         ucx: Option<&Ucx>,
         report: &mut Report,
-    ) -> Result<(), RnicError> {
+    ) -> Result<Option<Sample>, RnicError> {
         let plan = env.pair_plan();
-        let measured = match &mut self.subject {
-            Subject::Rival(rival) => {
-                self.samples.extend(rival.measure(env, ucx, report)?);
-                return Ok(());
-            }
-            Subject::Echo(task) => echo::measure(chosen, *task, &plan).map(Sample::from),
-            Subject::Verbs(task) => match rnic::measure(chosen, *task, &plan) {
+        let measured = match self {
+            Self::Rival(rival) => return Ok(rival.measure(env, ucx, report)?),
+            Self::Echo(task) => echo::measure(chosen, *task, &plan).map(Sample::from),
+            Self::Verbs(task) => match rnic::measure(chosen, *task, &plan) {
                 Err(error @ RnicError::NotInOrder) if !task.is_unreliable() => {
                     // This and later repetitions measure the completion instead.
                     task.test = RnicTest::Completion;
@@ -246,23 +230,22 @@ impl Line {
             },
         };
         match measured {
-            Ok(sample) => self.samples.push(sample),
-            Err(error @ (RnicError::NotInOrder | RnicError::Silence(_))) => {
-                report.note(format!("{}: {error}.", self.subject));
+            Err(error)
+                if matches!(error, RnicError::NotInOrder | RnicError::Silence(_))
+                    || (matches!(error, RnicError::Bytes(_)) && self.is_unreliable()) =>
+            {
+                report.note(format!("{self}: {error}."));
+                Ok(None)
             }
-            Err(error @ RnicError::Bytes(_)) if self.is_unreliable() => {
-                report.note(format!("{}: {error}.", self.subject));
-            }
-            Err(error) => return Err(error),
+            measured => measured.map(Some),
         }
-        Ok(())
     }
 
     fn is_unreliable(&self) -> bool {
-        match &self.subject {
-            Subject::Rival(_) => false,
-            Subject::Verbs(task) => task.is_unreliable(),
-            Subject::Echo(task) => task.is_unreliable(),
+        match self {
+            Self::Rival(_) => false,
+            Self::Verbs(task) => task.is_unreliable(),
+            Self::Echo(task) => task.is_unreliable(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use farcall_verbs::{Access, QpAttr, QpState, QpType, WcStatus, WrOpcode};
 
 use crate::case::Table;
-use crate::end::{End, another_pair, connect, equip, pattern};
+use crate::end::{End, another_pair, connect, deliver, equip, pattern};
 use crate::finding::{Verdict, ensure, refused, same, same_bytes};
 use crate::op::{ALL_OPS, SEND, WRITE};
 use crate::setup::{ALL_ACCESS, Setup};
@@ -82,9 +82,7 @@ fn numbers(a: &mut End, _: &mut End) -> Verdict {
 
 fn old_peer(a: &mut End, b: &mut End) -> Verdict {
     b.recv(1, 0, 64)?;
-    a.send(1, b)?;
-    a.expect_ok(1)?;
-    b.expect_ok(1)?;
+    deliver(a, b, 1, 1)?;
     b.destroy(b.qp.handle)?;
     let (other, new) = another_pair(a, b)?;
     b.qp = new;
@@ -102,8 +100,7 @@ fn other_peer(a: &mut End, b: &mut End) -> Verdict {
     a.move_to(a.qp, QpState::Reset)?;
     connect(a, a.qp, b, other)?;
     b.recv_on(other.handle, 5, vec![b.sge(0, 64)])?;
-    a.send(1, b)?;
-    a.expect_ok(1)?;
+    a.complete_send(1, b)?;
     b.expect_at(other, 5, WcStatus::SUCCESS)?;
     // The old peer has no counterpart any more.
     b.send(9, a)?;
@@ -125,8 +122,7 @@ fn stranger(a: &mut End, b: &mut End) -> Verdict {
         a.expect_at(stranger, 1, WcStatus::RETRY_EXC_ERR)?;
     }
     same("the target's word", b.word(REMOTE)?, 0)?;
-    a.post(a.request(WrOpcode::WRITE, 2, b, 8, REMOTE))?;
-    a.expect_ok(2)
+    a.complete(a.request(WrOpcode::WRITE, 2, b, 8, REMOTE))
 }
 
 fn loopback(a: &mut End, b: &mut End) -> Verdict {
@@ -140,8 +136,7 @@ fn loopback(a: &mut End, b: &mut End) -> Verdict {
     ids.sort_unstable();
     same("completions", ids, vec![1, 2])?;
     same_bytes("the message", &a.get(REMOTE, 100)?, &bytes)?;
-    a.post(a.request(WrOpcode::WRITE, 3, a, 100, REMOTE * 2))?;
-    a.expect_ok(3)?;
+    a.complete(a.request(WrOpcode::WRITE, 3, a, 100, REMOTE * 2))?;
     same_bytes("what was written", &a.get(REMOTE * 2, 100)?, &bytes)
 }
 
@@ -164,8 +159,7 @@ fn many_regions(a: &mut End, b: &mut End) -> Verdict {
     same("different keys", keys.len(), regions.len())?;
     for (id, mr) in (0_u64..).zip(&regions) {
         a.put(0, &id.to_le_bytes())?;
-        a.post(a.request_from(WrOpcode::WRITE, id, vec![a.sge(0, 8)], b, mr.addr, mr.rkey))?;
-        a.expect_ok(id)?;
+        a.complete(a.request_from(WrOpcode::WRITE, id, vec![a.sge(0, 8)], b, mr.addr, mr.rkey))?;
     }
     for (id, mr) in (0_u64..).zip(regions) {
         same_bytes("a region", &b.get_in(mr, 0, 8)?, &id.to_le_bytes())?;
@@ -179,9 +173,7 @@ fn domains(a: &mut End, b: &mut End) -> Verdict {
     a.dereg(mr)?;
     a.destroy(other)?;
     b.recv(1, 0, 64)?;
-    a.send(1, b)?;
-    a.expect_ok(1)?;
-    b.expect_ok(1)
+    deliver(a, b, 1, 1)
 }
 
 /// Requests are outstanding when the region is deregistered: each succeeds or fails, and after the first failure all
