@@ -180,6 +180,7 @@ mod tests {
         assert_eq!(chain.post(&wrs, |_, _| libc::EINVAL), Err((0, libc::EINVAL)));
         let error = super::refused("post_recv", 16, (2, libc::ENOMEM));
         assert_eq!(error.posted, 2);
-        assert!(error.to_string().contains("poll for completions"), "{error}");
+        let refusal = error.source.to_string();
+        assert!(refusal.contains("poll for completions"), "{refusal}");
     }
 }
