@@ -367,7 +367,7 @@ fn datagram_pairs_may_share_receives() {
     let sges = [first.end.sge(0, 8)];
     // SAFETY: the request is refused before any memory is accessed.
     let error = unsafe { receivers[0].end.qp.post_recv(&[RecvWr::new(1, &sges)]) }.unwrap_err();
-    assert!(error.to_string().contains("shared receive queue"), "{error}");
+    assert!(error.source.to_string().contains("shared receive queue"), "{error:?}");
     let failed = receivers[0].qpn();
     receivers[0].end.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
     assert_eq!(receivers[0].end.poll(), None);

@@ -168,7 +168,7 @@ fn what_a_datagram_pair_cannot_do_is_refused() {
     let refused = |a: &mut Ud, wr: SendWr<'_>, why: &str| {
         // SAFETY: the request is refused before any memory is accessed.
         let error = unsafe { a.end.qp.post_send(&[wr]) }.unwrap_err();
-        assert!(error.to_string().contains(why), "{error}");
+        assert!(error.source.to_string().contains(why), "{error:?}");
     };
     let nowhere = UdTarget { ah: std::ptr::null(), ..a.to(b.qpn(), QKEY) };
     refused(&mut a, SendWr::send_to(1, &sges, nowhere), "address handle");
