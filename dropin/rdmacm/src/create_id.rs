@@ -66,7 +66,8 @@ export! {
         /// `man rdma_create_id`.
         fn rdma_create_id(channel: *mut EventChannel, id: *mut *mut CmId, context: *mut c_void, ps: u32) -> c_int {
             // SAFETY: contract of `rdma_create_id` (man page): `channel` is null or live.
-            let made = id::space_of(ps).and_then(|space| unsafe { create(channel, context, space, id::transport(space)) });
+            let made = id::space_of(ps)
+                .and_then(|space| unsafe { create(channel, context, space, id::transport(space)) });
             // SAFETY: contract of `rdma_create_id` (man page): `id` points to a variable.
             to_return_value(made.map(|made| unsafe { *id = made.cast() }))
         }

@@ -400,8 +400,8 @@ fn cuts_for(wanted: &[Option<u8>], new_run: impl Fn() -> Run) -> Vec<u32> {
         assert!(run.world.step());
         first_store += 1;
     }
-    let before = (0..first_store).rev().map(|cut| vec![cut; others]);
-    let mut cuts = before.into_iter().find(|cuts| leaves(cuts, &old)).unwrap();
+    let mut earlier = (0..first_store).rev().map(|cut| vec![cut; others]);
+    let mut cuts = earlier.find(|cuts| leaves(cuts, &old)).unwrap();
     while !leaves(&cuts, wanted) {
         assert!(cuts[0] < first_store, "no step leaves {wanted:?}");
         cuts[0] += 1;

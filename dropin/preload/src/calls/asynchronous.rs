@@ -45,12 +45,12 @@ pub(super) fn before_submit(count: c_long, list: *const *const u8) {
         if !pointers::can_read(entry, 1) {
             return;
         }
-        // SAFETY: it can be read.
+        // SAFETY: `can_read` has found the entry, which the program leaves alone until the call returns.
         let fd = unsafe { entry.read_unaligned() }.wrapping_add(IOCB_FD).cast::<c_int>();
         if !pointers::can_read(fd, 1) {
             return;
         }
-        // SAFETY: it can be read.
+        // SAFETY: `can_read` has found the number, which any bits are a value of.
         before(unsafe { fd.read_unaligned() });
     }
 }

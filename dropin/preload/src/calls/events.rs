@@ -118,8 +118,7 @@ export! {
 
     fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
         // SAFETY: `events` has space for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
-        // checks the first of them before it writes, and the kernel all that it writes. `mask` is passed to the kernel
-        // alone.
+        // checks those that it writes, and the kernel those that the kernel writes. `mask` is passed to the kernel alone.
         unsafe {
             if confined::is_confined() {
                 let found = readable_when_confined(epfd, events, max);
@@ -133,8 +132,7 @@ export! {
         epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t,
     ) -> c_int {
         // SAFETY: `events` has space for `max` events until the call returns, as epoll_wait(2) requires; `epoll::wait`
-        // checks the first of them before it writes, and the kernel all that it writes. `mask` is passed to the kernel
-        // alone.
+        // checks those that it writes, and the kernel those that the kernel writes. `mask` is passed to the kernel alone.
         unsafe {
             if confined::is_confined() {
                 let found = readable_when_confined(epfd, events, max);
@@ -155,8 +153,8 @@ export! {
         }
         match value_at(timeout).and_then(after) {
             // SAFETY: `events` has space for `max` events until the call returns, as epoll_wait(2) requires;
-            // `epoll::wait` checks the first of them before it writes, and the kernel all that it writes. `mask` is
-            // passed to the kernel alone.
+            // `epoll::wait` checks those that it writes, and the kernel those that the kernel writes. `mask` is passed
+            // to the kernel alone.
             Ok(until_ns) => unsafe { epoll::wait(epfd, events, max, epoll::Timeout::until(until_ns), mask) },
             Err(number) => errno::fail(number),
         }
@@ -217,7 +215,7 @@ export! {
     fn select(
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, timeout: *mut timeval,
     ) -> c_int {
-        // SAFETY: `are_there` has found that the sets can be written for `count` descriptors, or they are null;
+        // SAFETY: `are_writable` has found that the sets can be written for `count` descriptors, or they are null;
         // otherwise the kernel gets them. The time is read by `value_at` where it can be, and no other thread uses sets
         // or time until the call returns.
         unsafe {
@@ -263,7 +261,7 @@ export! {
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int {
-        // SAFETY: `are_there` has found that the sets can be written for `count` descriptors, or they are null;
+        // SAFETY: `are_writable` has found that the sets can be written for `count` descriptors, or they are null;
         // otherwise the kernel gets them. The time is read by `value_at` where it can be, and no other thread uses sets
         // or time until the call returns.
         unsafe {

@@ -42,7 +42,8 @@ fn with_time_left(time: *mut timespec, wait: impl FnOnce() -> c_int) -> c_int {
     {
         let left_ns = until_ns.saturating_sub(clock::now_ns());
         let (tv_sec, tv_nsec) = ((left_ns / 1_000_000_000) as _, (left_ns % 1_000_000_000) as _);
-        // SAFETY: it can be written.
+        // SAFETY: `can_write` has found the time, which no other thread uses until the call returns: the system call
+        // writes it, too.
         unsafe { time.write_unaligned(timespec { tv_sec, tv_nsec }) };
     }
     errno::set(error);

@@ -21,7 +21,8 @@ impl Accept {
         Self(word)
     }
 
-    /// Returns what the target of an inbound segment accepts from queue pair `src_qpn` now; `None` if it accepts nothing.
+    /// Returns what the target of an inbound segment accepts from queue pair `src_qpn` now; `None` if it accepts
+    /// nothing.
     /// Only meaningful while a hazard is published.
     #[inline]
     pub(crate) fn read(inbound: &SharedMem, src_qpn: u32) -> Option<Self> {

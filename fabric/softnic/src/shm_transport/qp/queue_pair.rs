@@ -26,8 +26,8 @@ use crate::shm_transport::{CqSlot, QpResources, ShmTransport};
 /// A connected queue pair.
 ///
 /// The fields are ordered by use, so that each operation touches few cache lines. A process that uses a thousand queue
-/// pairs in turn misses on each line. Three lines serve every poll: the first one, and the two before `send`. The second
-/// serves messages and their counters. Posting uses it, too, and continues in [`SendSide`].
+/// pairs in turn misses on each line. Every poll reads three lines: the first one, and the two before `send`. The
+/// second has the messages and their counters. Posting uses it, too, and continues in [`SendSide`].
 #[repr(C, align(64))]
 pub(crate) struct QueuePair {
     recv: BiasedLock<RecvSide>,
